@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from dbelief.job.tables import TableSection  # a shard does not import the job file's module
 
 
+MOST_KEYS = 1 << 20
+"""Keys of one bucket in a pull: their rows are made in one piece."""
+
+
 @dataclass(frozen=True)
 class SparseTable:
     """A table of a job.

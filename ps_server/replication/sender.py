@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
@@ -193,9 +193,13 @@ class FollowerMessages:
         self._sent.append((self._records_sent, complete))
         return message
 
-    def _routed(self, message: bytes, before: int) -> Iterator[bytes]:
-        """Send a message over the local stream, or yield it; `before`: journal records sent before it."""
-        if self._local is not None and len(message) < frames.LARGEST and (self._goes_local or not self._sent):
+    def _routed(self, message: bytes, before: int, whole: bool) -> Iterator[bytes]:
+        """Send a message over the local stream, or yield it; `before`: journal records sent before it.
+
+        `whole`: it is not one of several of a record, which take one stream.
+        """
+        fits = whole and len(message) < frames.LARGEST
+        if self._local is not None and fits and (self._goes_local or not self._sent):
             self._local.post(self._noted(message))
             self._go_local()
             return
@@ -242,10 +246,12 @@ class FollowerMessages:
             parts: Iterable[Sequence[Any]] = [some] if reference is not None else _up_to_full(some)
             for part in parts:
                 before = self._records_sent
-                self._records_sent += len(part)
                 pushed = isinstance(part[0], PushRecord)
-                message = _pushed(part, self._rule, reference) if pushed else _encode_record(part[0])
-                yield from self._routed(message, before)
+                *pieces, last = _pushed(part, self._rule, reference) if pushed else [_encode_record(part[0])]
+                for message in pieces:
+                    yield from self._routed(message, before, whole=False)
+                self._records_sent += len(part)
+                yield from self._routed(last, before, whole=not pieces)
             if self._memory is not None and isinstance(some[0], ForgetRecord):
                 self._memory.release()
 
@@ -334,16 +340,29 @@ def _up_to_full(records: Sequence[JournalRecord]) -> Iterator[Sequence[JournalRe
     yield records[first:]
 
 
-def _pushed(records: Sequence[PushRecord], rule: segments.Rule, reference: segments.SharedArray | None) -> bytes:
-    """Encode the segments of one push as a message; `reference`: where their numbers are, None: in the message."""
+def _pushed(
+    records: Sequence[PushRecord], rule: segments.Rule, reference: segments.SharedArray | None
+) -> Iterator[bytes]:
+    """Encode the segments of one push as a message, or a long one as several, of which the last completes it.
+
+    `reference`: where their numbers are, None: in the message.
+    """
     first = records[0]
     opening = push_to_wire(first.push, wire.Target(), rule, len(records))
     opening.exchange, opening.skipped = first.exchange, first.skipped
-    if reference is None:
-        return b"".join([bulk.head(opening.SerializeToString()), *_payloads(records)])
-    opening.shared.CopyFrom(reference)
-    numbers = bulk.in_shared([one.index for one in records], [one.version for one in records])
-    return bulk.head(opening.SerializeToString()) + numbers
+    if reference is not None:
+        opening.shared.CopyFrom(reference)
+        numbers = bulk.in_shared([one.index for one in records], [one.version for one in records])
+        yield bulk.head(opening.SerializeToString()) + numbers
+        return
+    head = bulk.head(opening.SerializeToString())
+    pieces: list[bytes | memoryview] = [head]
+    for part in chain.from_iterable(map(_portions, records)):
+        pieces += bulk.pieces(part)
+        if part.more:
+            yield b"".join(pieces)
+            pieces = [head]
+    yield b"".join(pieces)
 
 
 def _address(record: PushRecord) -> int:
@@ -352,12 +371,11 @@ def _address(record: PushRecord) -> int:
     return address
 
 
-def _payloads(records: Sequence[PushRecord]) -> Iterator[bytes | memoryview]:
-    """The numbers of records, encoded."""
-    for record in records:
-        form = record.form or bulk.part_of(record.index, 0, record.values)
-        index, version, offset, length = record.index, record.version, record.offset, len(record.values)
-        yield from bulk.pieces(bulk.SegmentPayload(index, version, offset, length, form.codec, data=form.data))
+def _portions(record: PushRecord) -> Iterator[bulk.SegmentPayload]:
+    """The numbers of a record, encoded, and cut where they are long."""
+    form = record.form or bulk.part_of(record.index, 0, record.values)
+    index, version, offset, length = record.index, record.version, record.offset, len(record.values)
+    yield from bulk.cut(bulk.SegmentPayload(index, version, offset, length, form.codec, data=form.data))
 
 
 def _encode_record(record: JournalRecord) -> bytes:

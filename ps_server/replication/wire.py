@@ -271,7 +271,7 @@ def receive(
         Applies the records of one message whose numbers are in that memory: each is of another segment.
     """
     receiver: Receiver | None = None
-    reader, taken, follows = Decoder(), 0, False
+    reader, joiner, taken, follows = Decoder(), bulk.PayloadJoiner(), 0, False
     for message in requests:
         taken += 1
         begun, parts = bulk.decode(message)
@@ -286,6 +286,7 @@ def receive(
             if begun is None:
                 receiver.apply(_record(request.record))
             else:
+                parts = joiner.whole(parts)
                 records = list(_push_records(begun, parts, receiver, areas))
                 all_shared = all(part.shared for part in parts)
                 (each if all_shared else _in_order)(receiver.apply, records, sum([record.nbytes for record in records]))

@@ -15,15 +15,13 @@ from dbelief.errors import Moved, Rejected
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.wire import bulk, payloads
+from dbelief.sparse.table import MOST_KEYS
 from dbelief.telemetry.metrics import Metrics
 
 from ..controller import ShardController
 from ..store.pulled_numbers import PulledNumbers
 from .shared_memory import BlockView
 from .upload import Blocks, Wait
-
-MOST_KEYS = 1 << 20
-"""Keys of one bucket in a pull: their rows are made in one piece."""
 
 
 class PullHandler:
@@ -124,7 +122,7 @@ class PullHandler:
             yield self._shard.read(vector, index, newer_than, form)
         for index, keys in self._wanted:
             version, rows = self._shard.read_rows(index, keys, vector)
-            yield _encode(index, codec, version, rows.reshape(-1))
+            yield from map(bulk.encode, bulk.cut(payloads.part_of(index, version, rows.reshape(-1), codec)))
 
     def _listed(self, start: bytes) -> Iterator[bytes]:
         """Messages that list the segments in shared memory, the first of which begins with `start`."""

@@ -172,16 +172,18 @@ def handle_stream(
 ) -> Iterator[Any]:
     """Process the uploads of one stream in order, until it ends or `may_stay()` is False after one of them."""
     under_way: UploadHandler | None = None
+    joiner = bulk.PayloadJoiner()
     for message in messages:
         opening, parts = bulk.decode(message)
         if opening is not None:
             if under_way is not None:
                 raise Rejected(f"{kind.what} was opened before the one before it was complete")
-            under_way = begin(opening)  # for this incarnation
+            under_way, joiner = begin(opening), bulk.PayloadJoiner()  # for this incarnation
         elif under_way is None:
             raise Rejected(f"{kind.what} begins with its opening")
         else:
             under_way.check_incarnation()
+        parts = joiner.whole(parts)
         yield from _in_turn(controller, parts, under_way.answers(parts))
         if under_way.complete:
             under_way = None

@@ -145,9 +145,10 @@ class Job:
             staleness=staleness,
             snapshots="/",
             pull_differences=self.differences,
-            tables=self.tables_on_wire(),
+            tables=self.tables_on_wire,
         )
 
+    @property
     def tables_on_wire(self) -> list[wire.Table]:
         return [table_to_wire(table, segments.Rule(name=rule)) for table, rule in self.tables.items()]
 

@@ -51,6 +51,7 @@ class RowsCall(ShardCall):
         none = WantedRows(np.zeros(0, np.int64), np.zeros(0, np.float32))
         self._wanted = {span.index: wanted.get(span.index, none) for span in run}
         self._versions, self._clock, self._codec = versions, clock, codec
+        self._joiner = bulk.PayloadJoiner()
         self._pusher = None if pusher is None else pusher_to_wire(pusher)
 
     @property
@@ -64,12 +65,23 @@ class RowsCall(ShardCall):
         return self._clock
 
     def requests(self) -> Iterator[bytes]:
-        """One request, for the remaining buckets."""
-        left = [(span.index, self._wanted[span.index].keys) for span in self.run[self.done :]]
-        yield wire.PullRequest(
+        """One request, for the remaining buckets; several where they have very many keys."""
+        self._joiner = bulk.PayloadJoiner()  # of this stream's answers
+        rows, filled = list[wire.RowKeys](), 0
+        for span in self.run[self.done :]:
+            keys = self._wanted[span.index].keys
+            if rows and filled + keys.nbytes > bulk.LONGEST_PAYLOAD:
+                yield self._request(rows)
+                rows, filled = [], 0
+            rows.append(wire.RowKeys(segment=span.index, keys=keys.tobytes()))
+            filled += keys.nbytes
+        yield self._request(rows)
+
+    def _request(self, rows: list[wire.RowKeys]) -> bytes:
+        return wire.PullRequest(
             target=self.target,
             vector=self._vector,
-            rows=[wire.RowKeys(segment=index, keys=keys.tobytes()) for index, keys in left],
+            rows=rows,
             pusher=self._pusher,
             clock=self._clock,
             codec=self._codec,
@@ -79,7 +91,7 @@ class RowsCall(ShardCall):
         """Store the received rows, and the versions of their buckets."""
         assert isinstance(answer, bytes | memoryview)
         _, parts = bulk.decode(answer)
-        for part in parts:
+        for part in self._joiner.whole(parts):
             span = self._next(part)
             self._fill(part, self._wanted[span.index].out)
             self._versions[span.index] = part.version

@@ -19,10 +19,11 @@ from dbelief.arrays.vector_kernels import compiled
 from dbelief.core.layout import Range, SegmentSpan
 from dbelief.core.placement import Fetch, Placement, ShardPlacement
 from dbelief.core.push import PARAMETERS, Push, Pusher, PushResult
+from dbelief.errors import UserError
 from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.pb.coordination_pb2 import WireFigures
 from dbelief.rpc.wire.payloads import AS_THEY_ARE, NUMBERS, Codecs, Payloads
-from dbelief.sparse.table import SparseTable, pack
+from dbelief.sparse.table import MOST_KEYS, SparseTable, pack
 
 from .received_numbers import ReceivedNumbers
 from .rows_call import RowsCall, WantedRows
@@ -128,11 +129,18 @@ class ShardedParameterClient(ShardCalls):
         ------
         Unavailable, Rejected
             Naming the shard.
+        UserError
+            A bucket has more than `MOST_KEYS` of the keys; names the table.
         """
         orders, sorted_rows = [], []
         by_codec: dict[segments.Codec.ValueType, dict[int, WantedRows]] = {}
         for table, keys in wanted.items():
             order, parts = table.split(keys)
+            if (most := max((own.stop - own.start for _, own in parts), default=0)) > MOST_KEYS:
+                raise UserError(
+                    f"table {table.name!r}: {most:,} distinct keys of one bucket in a pull, and {MOST_KEYS:,} are the "
+                    "most: give the table more buckets, or the batch fewer samples"
+                )
             ordered, rows = keys[order], np.empty((keys.size, table.width), np.float32)
             buckets = by_codec.setdefault(self._asked(table), {})
             buckets |= {index: WantedRows(ordered[own], rows[own].reshape(-1)) for index, own in parts}

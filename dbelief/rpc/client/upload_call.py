@@ -159,14 +159,15 @@ class PushCall(ShardCall):
         tables = self._upload.tables
         for span in left:
             rows, version = self._upload.rows.get(span.index, _NO_ROWS), max(0, int(self._versions[span.index]))
-            part = row_payloads.part_of(span.index, version, rows, tables.get(span.index), self.push)
-            nbytes = len(part.data or b"")
-            if pieces and filled + nbytes > bulk.FULL_BYTES:
-                yield pieces
-                pieces, filled = [], 0
-            pieces += bulk.pieces(part)
-            filled += nbytes
-            self.sent += nbytes
+            whole = row_payloads.part_of(span.index, version, rows, tables.get(span.index), self.push)
+            for part in bulk.cut(whole):
+                size = len(part.data or b"")
+                if pieces and filled + size > bulk.FULL_BYTES:
+                    yield pieces
+                    pieces, filled = [], 0
+                pieces += bulk.pieces(part)
+                filled += size
+                self.sent += size
         if pieces:
             yield pieces
 

@@ -262,6 +262,7 @@ class Segment(_message.Message):
     CODEC_FIELD_NUMBER: _builtins.int
     UNCHANGED_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """index in the job's segment table"""
     version: _builtins.int
@@ -276,6 +277,8 @@ class Segment(_message.Message):
     """pull only: not newer than the version in the request, so no payload; default false"""
     data: _builtins.bytes
     """payload; absent where `unchanged` is set, or, of a push, where no number took part"""
+    more: _builtins.bool
+    """true: the payload is cut, and goes on in the next Segment, which has the same fields 1 to 5; only"""
     def __init__(
         self,
         *,
@@ -286,10 +289,11 @@ class Segment(_message.Message):
         codec: Global___Codec.ValueType = ...,
         unchanged: _builtins.bool = ...,
         data: _builtins.bytes | None = ...,
+        more: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_data", b"_data", "data", b"data"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_data", b"_data", "codec", b"codec", "data", b"data", "index", b"index", "length", b"length", "offset", b"offset", "unchanged", b"unchanged", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_data", b"_data", "codec", b"codec", "data", b"data", "index", b"index", "length", b"length", "more", b"more", "offset", b"offset", "unchanged", b"unchanged", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__data: _TypeAlias = _typing.Literal["data"]  # noqa: Y015
     _WhichOneofArgType__data: _TypeAlias = _typing.Literal["_data", b"_data"]  # noqa: Y015

@@ -26,7 +26,8 @@ HANDLERS = 4096
 """Maximum number of handler threads of a server. A stream holds one while it is open."""
 
 MESSAGES = ("grpc.max_receive_message_length", 64 << 20)
-"""Longest message that a server accepts; segments have 1 MiB, layouts of millions of tensors less than this limit."""
+"""Longest message that a server accepts; segments have 1 MiB, layouts of millions of tensors less than this limit, and
+longer rows of tables are cut (`bulk.LONGEST_PAYLOAD`)."""
 
 STRANGERS = (
     # A call holds a thread from its start, before its first message and our own count.

@@ -13,7 +13,7 @@ Groups, which proto3 cannot write, are refused.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,6 +28,8 @@ M = TypeVar("M", bound=Message)
 
 FULL_BYTES = 1 << 20
 """Payload at which a message is full; a larger segment has a message of its own. A segment has at most this size."""
+LONGEST_PAYLOAD = 16 << 20
+"""Bytes of a payload in one message: a longer one, of rows of a table, is cut. A server accepts messages of 64 MiB."""
 FULL_SHARED = 256
 """Maximum number of shared-memory segments in a message, and so of segments processed between two replies."""
 
@@ -36,10 +38,12 @@ DTYPES: dict[int, np.dtype[Any]] = {segments.CODEC_FP32: np.dtype("<f4"), segmen
 CODECS: dict[np.dtype[Any], int] = {dtype: codec for codec, dtype in DTYPES.items()}
 
 _HEAD, _SEGMENT, _SHARED = 1, 2, 7
-_INDEX, _VERSION, _OFFSET, _LENGTH, _CODEC, _UNCHANGED, _DATA = range(1, 8)
+_INDEX, _VERSION, _OFFSET, _LENGTH, _CODEC, _UNCHANGED, _DATA, _MORE = range(1, 9)
 _VARINT, _BYTES = _COUNTED = 0, 2
 _FIXED = {1: 8, 5: 4}
 """Size in bytes of the field kinds that have a fixed size."""
+_LONGEST_NUMBER = 8
+"""Bytes of a number in any codec at most."""
 _32_BITS, _64_BITS = (1 << 32) - 1, (1 << 64) - 1
 
 
@@ -47,7 +51,7 @@ _32_BITS, _64_BITS = (1 << 32) - 1, (1 << 64) - 1
 class SegmentPayload:
     """A `Segment` message, see protos/segments.proto; where it is `shared`, one entry of `SharedSegments`.
 
-    `data` is None where the message has no payload.
+    `data` is None where the message has no payload. `more`: it is cut, and goes on in the next one.
     """
 
     index: int = 0
@@ -58,6 +62,7 @@ class SegmentPayload:
     unchanged: bool = False
     data: memoryview | None = None
     shared: bool = False
+    more: bool = False
 
 
 def numbers(part: SegmentPayload) -> np.ndarray:
@@ -94,6 +99,8 @@ def pieces(part: SegmentPayload) -> tuple[bytes, memoryview | bytes]:
         if value:
             inner.append(number << 3 | _VARINT)
             inner += _varint(value)
+    if part.more:
+        inner += bytes([_MORE << 3 | _VARINT, 1])
     if part.data is None:
         return _prefixed(_SEGMENT, len(inner)) + inner, b""
     inner += _prefixed(_DATA, part.data.nbytes)
@@ -103,6 +110,55 @@ def pieces(part: SegmentPayload) -> tuple[bytes, memoryview | bytes]:
 def encode(part: SegmentPayload) -> bytes:
     """Encode a message with this one segment. Cost: one copy of the payload."""
     return b"".join(pieces(part))
+
+
+def cut(part: SegmentPayload) -> Iterator[SegmentPayload]:
+    """The segment itself; of a payload above `LONGEST_PAYLOAD` the pieces of it, for a message each."""
+    if part.data is None or part.data.nbytes <= LONGEST_PAYLOAD:
+        yield part
+        return
+    for first in range(0, part.data.nbytes, LONGEST_PAYLOAD):
+        stop = first + LONGEST_PAYLOAD
+        yield replace(part, data=part.data[first:stop], more=stop < part.data.nbytes)
+
+
+class PayloadJoiner:
+    """Joins the pieces of payloads that `cut` has made, of one stream. Cost: a copy of these payloads."""
+
+    def __init__(self) -> None:
+        self._pieces: list[SegmentPayload] = []
+
+    def whole(self, parts: list[SegmentPayload]) -> list[SegmentPayload]:
+        """The segments that are complete with these of the next message, in their order.
+
+        Raises
+        ------
+        Rejected
+            A piece does not follow the one before it, or is more than the numbers of its segment can be encoded in.
+        """
+        if not self._pieces and not any(part.more for part in parts):
+            return parts
+        found = []
+        for part in parts:
+            if self._pieces or part.more:
+                part = self._joined(part)
+            if not self._pieces:
+                found.append(part)
+        return found
+
+    def _joined(self, part: SegmentPayload) -> SegmentPayload:
+        """The segment that a piece completes; while it completes none, it is kept."""
+        first = self._pieces[0] if self._pieces else part
+        self._pieces.append(part)
+        data = [piece.data for piece in self._pieces if piece.data is not None]
+        if replace(part, data=None, more=False) != replace(first, data=None, more=False) or part.data is None:
+            raise Rejected(f"segment {part.index}: the payload of {first.index} is cut, and does not go on here")
+        if sum(piece.nbytes for piece in data) > _LONGEST_NUMBER * part.length:
+            raise Rejected(f"segment {part.index}: its pieces are longer than {part.length} numbers")
+        if part.more:
+            return part
+        self._pieces = []
+        return replace(part, data=memoryview(b"".join(data)))
 
 
 def in_shared(indices: Iterable[int], versions: Iterable[int]) -> bytes:
@@ -183,7 +239,7 @@ class _Malformed(Exception):
 
 def _part(message: Received, view: memoryview, at: int, end: int) -> SegmentPayload:
     index = version = offset = length = codec = 0
-    unchanged = False
+    unchanged = more = False
     data: memoryview | None = None
     for number, kind, value, stop in _fields(message, at, end):
         if kind == _VARINT:
@@ -199,9 +255,11 @@ def _part(message: Received, view: memoryview, at: int, end: int) -> SegmentPayl
                 codec = ((value & _32_BITS) ^ 1 << 31) - (1 << 31)
             elif number == _UNCHANGED:
                 unchanged = value != 0
+            elif number == _MORE:
+                more = value != 0
         elif kind == _BYTES and number == _DATA:
             data = view[value:stop]
-    return SegmentPayload(index, version, offset, length, codec, unchanged, data)
+    return SegmentPayload(index, version, offset, length, codec, unchanged, data, more=more)
 
 
 def _shared(message: bytes) -> list[SegmentPayload]:

@@ -35,7 +35,7 @@ class Chained(Job):
         server = Server("127.0.0.1:0", service.register)
         channel = open_channel(server.address)
         self.extra.append((channel, server, service))
-        tables = self.tables_on_wire()
+        tables = self.tables_on_wire
         assignment = wire.Assignment(rule=self.rule, pull_differences=self.differences, tables=tables)
         stub = stubs.ParametersStub(channel)
         stub.Configure(

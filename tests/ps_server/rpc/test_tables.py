@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
@@ -17,12 +18,16 @@ from dbelief.checkpoint.set_storage import LocalSets
 from dbelief.core.layout import make_segments
 from dbelief.core.placement import Placement
 from dbelief.core.push import Push, Pusher
+from dbelief.errors import DbeliefError, UserError
 from dbelief.optim import make_row_rule
+from dbelief.rpc.client import shard_client
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.pb import parameters_pb2 as wire
-from dbelief.rpc.wire import bulk
+from dbelief.rpc.server import server
+from dbelief.rpc.wire import bulk, message_socket
 from dbelief.sparse.row_hash import table_salt
 from dbelief.sparse.table import SparseTable, pack
+from tests.ps_server.replication.chained import Chained
 from tests.ps_server.replication.test_migration import give, hold, moved
 from tests.ps_server.replication.test_recovery import Dying
 from tests.ps_server.servers import A, B, Job
@@ -99,6 +104,53 @@ def test_rows_are_in_the_order_of_their_keys(start: Start) -> None:
     np.testing.assert_array_equal(found, replica.rows[USER][keys])
     (none,) = replica.client.pull_rows({USER: keys[:0]}, replica.versions)
     assert none.shape == (0, 4)
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_rows_beyond_the_longest_message_travel_in_pieces(
+    start: Start, monkeypatch: pytest.MonkeyPatch, direct: bool
+) -> None:
+    """Those of a bucket, of a push and of an answer; requests have the keys of fewer buckets."""
+    limit = 2_000
+    monkeypatch.setattr(server, "MESSAGES", (server.MESSAGES[0], limit))
+    monkeypatch.setattr(message_socket, "_LONGEST", limit)
+    replica = Replica(start(spans=DENSE, tables={USER: "sgd"}), direct=direct)
+    keys = np.arange(500)
+    gradients = np.random.default_rng(0).standard_normal((keys.size, USER.width), dtype=np.float32)
+    order, parts = USER.split(keys)
+    packed = {index: pack(keys[order][own], gradients[order][own]) for index, own in parts}
+
+    def push() -> None:
+        replica.client.push(replica.job.full(1.0), replica.versions, Push(A, 1, np.float32(0.1)), rows=packed)
+
+    with pytest.raises(DbeliefError):
+        push()
+    monkeypatch.setattr(bulk, "LONGEST_PAYLOAD", 1_000)
+    monkeypatch.setattr(bulk, "FULL_BYTES", 1_000)
+    push()
+    (found,) = replica.client.pull_rows({USER: keys}, replica.versions)
+    np.testing.assert_array_equal(found, USER.initial(keys) - np.float32(0.1) * gradients)
+
+
+def test_a_follower_has_the_rows_that_came_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "LONGEST_PAYLOAD", 100)
+    with closing(Chained(spans=DENSE, tables=RULES)) as job:
+        replica, rng = Replica(job, refresh=lambda: job.placement), np.random.default_rng(0)
+        for number in range(2):
+            job.whole(number)
+        for _ in range(3):
+            replica.push(rng)
+        for number in range(2):
+            job.promote(number)
+        assert same(replica)
+
+
+def test_too_many_keys_of_a_bucket_name_the_table(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = Replica(start(spans=DENSE, tables=RULES))
+    monkeypatch.setattr(shard_client, "MOST_KEYS", 30)
+    replica.client.pull_rows({USER: EVERY[:30]}, replica.versions)
+    with pytest.raises(UserError, match=r"table 'item': \d+ distinct keys of one bucket in a pull, and 30 are the"):
+        replica.client.pull_rows({ITEM: EVERY}, replica.versions)
 
 
 def test_a_push_without_rows_counts_in_every_bucket(start: Start) -> None:

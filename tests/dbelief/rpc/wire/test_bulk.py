@@ -1,7 +1,9 @@
 """Hand-written and generated code must mean the same bytes."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ fields = {
     "length": u32,
     "codec": st.integers(0, 3),
     "unchanged": st.booleans(),
+    "more": st.booleans(),
 }
 payloads = st.none() | st.binary(max_size=300).map(lambda data: memoryview(data))
 parts = st.builds(lambda data, **others: SegmentPayload(**others, data=data), payloads, **fields)
@@ -52,7 +55,10 @@ def test_our_encoding_equals_generated_code(several: list[SegmentPayload]) -> No
     message = b"".join(itertools.chain.from_iterable(map(bulk.pieces, several)))
     assert message == b"".join(map(bulk.encode, several))
     for kind in (parameters.PullReply, parameters.PushRequest):
-        assert message == kind(segments=[generated(part) for part in several]).SerializeToString()
+        wanted: Any = kind(segments=[generated(part) for part in several])
+        assert kind.FromString(message) == wanted
+        # A payload is last in a message, behind the field of the highest number.
+        assert message == wanted.SerializeToString() or any(part.more for part in several)
 
 
 @given(st.lists(shared, max_size=3), st.lists(parts, max_size=2))
@@ -88,6 +94,42 @@ def test_generated_encoding_is_read_by_our_code(several: list[SegmentPayload], v
     assert (opening is None) == (vector is None)
     if opening is not None:
         assert parameters.PushOpening.FromString(opening) == request.opening
+
+
+def rows_of(lengths: list[int]) -> list[SegmentPayload]:
+    rng = np.random.default_rng(len(lengths))
+    return [bulk.part_of(index, 7, rng.random(n, np.float32)) for index, n in enumerate(lengths)]
+
+
+@given(st.lists(st.integers(0, 40), max_size=6), st.integers(1, 60), st.integers(1, 4))
+def test_cut_payloads_are_joined(lengths: list[int], longest: int, together: int) -> None:
+    """So many pieces in a message: of one segment, or of the next too."""
+    with patch.object(bulk, "LONGEST_PAYLOAD", longest):
+        pieces = [piece for part in rows_of(lengths) for piece in bulk.cut(part)]
+    assert all(len(piece.data or b"") <= longest for piece in pieces)
+    joiner, found = bulk.PayloadJoiner(), list[SegmentPayload]()
+    for first in range(0, len(pieces), together):
+        message = b"".join(map(bulk.encode, pieces[first : first + together]))
+        found += joiner.whole(bulk.decode(message)[1])
+    assert found == rows_of(lengths)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"index": 4}, "segment 4: the payload of 0 is cut, and does not go on here"),
+        ({"length": 39}, "segment 0: the payload of 0 is cut"),
+        ({"data": None}, "segment 0: the payload of 0 is cut"),
+        ({"data": memoryview(bytes(400))}, "segment 0: its pieces are longer than 40 numbers"),
+    ],
+)
+def test_pieces_that_do_not_follow_are_refused(change: dict[str, Any], match: str) -> None:
+    with patch.object(bulk, "LONGEST_PAYLOAD", 100):
+        first, last = bulk.cut(*rows_of([40]))
+    joiner = bulk.PayloadJoiner()
+    assert joiner.whole([first]) == []
+    with pytest.raises(Rejected, match=match):
+        joiner.whole([replace(last, **change)])
 
 
 @given(st.binary(min_size=1, max_size=40), st.lists(parts, min_size=1, max_size=2))
