@@ -10,6 +10,7 @@ from dbelief.core.placement import Placement, ShardPlacement, runs_of
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import Rejected
 from dbelief.sparse.table import SparseTable, assign_buckets
+from dbelief.sparse.tables_read import tables_read
 
 from ..core.members import Member
 
@@ -95,7 +96,13 @@ class Initialization:
                 f"this replica's model has another layout than the job's: {layout.difference(self.layout)}; are all "
                 "workers given the same code?"
             )
-        elif source_digest != self.source_digest and source_digest.startswith(FROZEN):
+        elif tables_read(source_digest) != tables_read(self.source_digest):
+            mine, others = tables_read(source_digest), tables_read(self.source_digest)
+            raise Rejected(
+                f"this replica's module reads rows of {mine}, and that of the job of {others}: are all workers given "
+                "the same code?"
+            )
+        elif source_digest != self.source_digest and FROZEN in source_digest:
             raise Rejected("this replica's frozen parameters are not the job's: load the same file in every script")
         elif source_digest != self.source_digest:
             raise Rejected("this replica's model source differs from the job's: copy the same file to every machine")

@@ -23,6 +23,7 @@ from dbelief.core.sample_form import SampleForm
 from dbelief.errors import Rejected, UserError
 from dbelief.job import Job
 from dbelief.rundir.summary import outcome_text
+from dbelief.sparse.kept_tables import kept_tables, tables_difference
 from dbelief.sparse.table import number_tables
 
 from ..cluster.initialization import Initialization
@@ -118,6 +119,9 @@ class JobMachine:
             set_id, state = resume
             if what := self.leases.difference(state["leases"]):
                 raise UserError(f"snapshot set {set_id}: was made of {what}")
+            kept = state.get("tables")  # an earlier version stored none
+            if kept is not None and (what := tables_difference(kept, job.tables, job.seed)):
+                raise UserError(f"snapshot set {set_id}: {what}; resume it with the tables that it has")
             # The set's ledgers have rows up to this incarnation: pushes of a reused one would be dropped as duplicates.
             self.members.incarnations = state["incarnations"]
             self.training.snapshots.count = state["sets"]
@@ -211,6 +215,7 @@ class JobMachine:
             "shard_epoch": self.shard_epoch,
             "first_run_id": self.initialization.first_run_id,
             "layout": self.layout.digest(),
+            "tables": kept_tables(self.job.tables, self.job.seed),
             "boxes": self.layout.rows(),  # so that the set is readable without the model's code
             "samples": self.initialization.samples and self.initialization.samples.text,
         }

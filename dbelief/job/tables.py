@@ -120,7 +120,9 @@ class TableSection(Section):
     buckets: Annotated[Count, Field(le=4096)] = Field(
         default=32, description="Parts that the table is cut into, which shards hold and hand over"
     )
-
+    keys: Literal["int64", "text"] = Field(
+        default="int64", description="What a script gives as keys: whole numbers of 64 bits, or texts, which are hashed"
+    )
     admit: AdmitSection | None = Field(default=None, description="When a key gets a row; null: at its first push")
     evict: EvictSection | None = Field(default=None, description="When rows are removed; null: never")
     most_rows: Rows | None = Field(

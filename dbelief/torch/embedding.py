@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -12,14 +12,19 @@ from torch.nn import functional
 from dbelief.errors import ModelError, UserError
 from dbelief.script.job import ScriptJob
 from dbelief.script.user_code import located
+from dbelief.sparse.given_keys import beyond_int64, given_keys, not_of_kind
 from dbelief.sparse.row_gradients import RowGradients
 from dbelief.sparse.table import SparseTable
 from dbelief.sparse.table_reader import TableReader
+from dbelief.sparse.tables_read import with_tables
 
 if TYPE_CHECKING:  # a script that trains does not import what reads sets
     from dbelief.job.tables import TableSection
     from dbelief.sparse.row_cache import RowCache
     from dbelief.sparse.saved.loaded_tables import LoadedTable
+
+Keys: TypeAlias = torch.Tensor | np.ndarray | Sequence[Any]
+"""Whole numbers as a tensor, or whole numbers or texts as an array, a list, or a list of lists: one for each bag."""
 
 
 class PulledRows(NamedTuple):
@@ -52,7 +57,8 @@ class EmbeddingBag(torch.nn.Module):  # type: ignore[misc]
     """Sums or means of the rows of bags of keys, as `torch.nn.EmbeddingBag`; the rows lie on the shards.
 
     Keys are whole numbers of 64 bits: there is no number of rows. A row is made by the first step with its key, and
-    until then is what the table's `init` says. The module has no parameters: the table's rule makes the steps.
+    until then is what the table's `init` says. The module has no parameters: the table's rule makes the steps. Of a
+    table with `keys: text` keys are texts, and their hashes (`dbelief.sparse.text_keys`) those of its rows.
 
     Parameters
     ----------
@@ -89,6 +95,7 @@ class EmbeddingBag(torch.nn.Module):  # type: ignore[misc]
             if mode not in ("sum", "mean"):
                 raise ModelError(f"{type(self).__name__}: mode is {mode!r}, must be sum or mean")
         self.table, self.width, self.mode = table, tables[table].width, mode
+        self._kind = tables[table].keys
         self._reader: TableReader | LoadedReader | None = LoadedReader(job) if isinstance(job, Mapping) else None
         self.pulled: list[PulledRows] = []
 
@@ -101,51 +108,86 @@ class EmbeddingBag(torch.nn.Module):  # type: ignore[misc]
         return f"table={self.table!r}, width={self.width}, mode={self.mode!r}"
 
     def attach(self, reader: TableReader) -> None:
-        """Read rows by this reader from now on, where they are not loaded."""
-        if not self._loaded:
-            self._reader = reader
+        """Read rows by this reader from now on."""
+        self._reader = reader
 
     @property
-    def _loaded(self) -> bool:
+    def loaded(self) -> bool:
+        """Whether its rows are loaded ones, which are only read."""
         return isinstance(self._reader, LoadedReader)
+
+    def check_table(self, tables: Mapping[str, TableSection]) -> None:
+        """Check that its table is among those of the job that it is to train in.
+
+        Raises
+        ------
+        ModelError
+            There is none of this name, or one with other rows: the module was made with another job.
+        """
+        width = tables[self.table].width if self.table in tables else None
+        if width != self.width:
+            here = "has none" if width is None else f"has rows of {width}"
+            raise ModelError(f"{self._name}: made for rows of {self.width} numbers, and the job of Sync {here}")
 
     def forward(
         self,
-        keys: torch.Tensor,
+        keys: Keys,
         offsets: torch.Tensor | None = None,
         per_sample_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """(bags, width) float32, of keys as `torch.nn.EmbeddingBag` takes them: (bags, n), or (n,) with offsets.
 
-        `per_sample_weights`: of the shape of the keys, float32, factors of their rows in a sum.
+        Of a list of lists, which may differ in length, each is a bag. What is given as lists or arrays is on the CPU.
+        `per_sample_weights`: of the shape of the keys, of lists (n,), float32: factors of their rows in a sum.
         """
-        rows, places = self._rows(keys)
+        whole, starts = self._keys(keys)
+        with located():
+            if starts is not None and offsets is not None:
+                raise UserError(f"{self._name}: offsets beside lists of keys, which are bags themselves")
+        offsets = starts if offsets is None else offsets
+        rows, places = self._rows(whole)
         made: torch.Tensor = functional.embedding_bag(
             places, rows, offsets, mode=self.mode, per_sample_weights=per_sample_weights
         )
         return made
 
+    def _keys(self, given: Keys) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """int64 keys, and, of a list of lists, where each of them begins."""
+        with located():
+            try:
+                if isinstance(given, torch.Tensor):
+                    return self._whole(given), None
+                keys, starts = given_keys(given, self._kind)
+            except ValueError as error:
+                raise UserError(f"{self._name}: {error}") from None
+        return torch.from_numpy(keys), None if starts is None else torch.from_numpy(starts)
+
+    def _whole(self, keys: torch.Tensor) -> torch.Tensor:
+        if self._kind == "text" or keys.is_floating_point() or keys.is_complex() or keys.dtype == torch.bool:
+            raise not_of_kind(str(keys.dtype), self._kind)
+        whole = keys.long()
+        if keys.dtype == torch.uint64 and (beyond := whole < 0).any():  # as their bits
+            raise beyond_int64(int(whole[beyond][0]) + (1 << 64))
+        return whole
+
     def _rows(self, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows of the distinct keys, and of each key which of them is its own."""
-        reader = self._checked(keys)
-        distinct, places = torch.unique(keys.long(), return_inverse=True)
+        reader = self._attached()
+        distinct, places = torch.unique(keys, return_inverse=True)
         own = distinct.cpu().numpy()
         rows = torch.from_numpy(reader.read(reader.table(self.table), own)).to(keys.device)
-        if torch.is_grad_enabled() and not self._loaded:
+        if torch.is_grad_enabled() and not self.loaded:
             rows.requires_grad_()
             self.pulled.append(PulledRows(own, rows))
         return rows, places
 
-    def _checked(self, keys: torch.Tensor) -> TableReader | LoadedReader:
-        """The reader, of keys that can be read."""
+    def _attached(self) -> TableReader | LoadedReader:
         with located():
             if self._reader is None:
                 raise UserError(f"{self._name}: make Sync(job, module, optimizer) of the module that it is in first")
-            if keys.is_floating_point() or keys.is_complex() or keys.dtype == torch.bool:
-                raise UserError(f"{self._name}: keys are {keys.dtype}, must be whole numbers")
         return self._reader
 
-    def prefetch(self, keys: torch.Tensor) -> None:
+    def prefetch(self, keys: Keys) -> None:
         """Begin to pull the rows of the next batch while this one is computed; returns at once.
 
         The next forward pass with the same distinct keys, before this step's `sync.step` or in the step after it, has
@@ -153,8 +195,8 @@ class EmbeddingBag(torch.nn.Module):  # type: ignore[misc]
         staleness of that step as a pull made now. Where replicas step together (staleness 0) nothing is done: the rows
         of a step are there when the one before has ended.
         """
-        reader = self._checked(keys)
-        reader.prefetch(reader.table(self.table), torch.unique(keys.long()).cpu().numpy())
+        reader, (whole, _) = self._attached(), self._keys(keys)
+        reader.prefetch(reader.table(self.table), torch.unique(whole).cpu().numpy())
 
     @property
     def cache_hits(self) -> float | None:
@@ -175,12 +217,31 @@ class Embedding(EmbeddingBag):
         super().__init__(job, table)
 
     def forward(  # type: ignore[override]
-        self, keys: torch.Tensor, offsets: torch.Tensor | None = None
+        self, keys: Keys, offsets: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """(..., width) float32 rows of (...) keys."""
-        rows, places = self._rows(keys)
+        """(..., width) float32 rows of (...) keys; lists in a list have one length."""
+        whole, starts = self._keys(keys)
+        if starts is not None:
+            with located():
+                if len({len(one) for one in keys}) > 1:
+                    raise UserError(f"{self._name}: lists of keys of several lengths, which EmbeddingBag takes")
+            whole = whole.reshape(len(keys), -1)
+        rows, places = self._rows(whole)
         made: torch.Tensor = functional.embedding(places, rows)
         return made
+
+
+def embeddings_of(root: torch.nn.Module, tables: Mapping[str, TableSection]) -> list[EmbeddingBag]:
+    """The modules in a module that read rows of the job; raises ModelError as `EmbeddingBag.check_table` does."""
+    found = [one for one in root.modules() if isinstance(one, EmbeddingBag) and not one.loaded]
+    for one in found:
+        one.check_table(tables)
+    return found
+
+
+def digest_with(modules: Sequence[EmbeddingBag], digest: str) -> str:
+    """The digest of a script with the tables whose rows these modules read."""
+    return with_tables(digest, {one.table for one in modules})
 
 
 def row_gradients(modules: Sequence[EmbeddingBag]) -> dict[str, list[RowGradients]]:

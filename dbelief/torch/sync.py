@@ -28,7 +28,7 @@ from dbelief.training.keep_alive import keep_alive
 from dbelief.training.session import OwnModel, Session
 
 from .account import StepAccount
-from .embedding import EmbeddingBag
+from .embedding import digest_with, embeddings_of
 from .kept_state import KeptState, check_kept
 from .local_steps import ElasticStep, Exchange, LocalStep, exchange_of
 from .loss import checked_loss
@@ -90,7 +90,7 @@ class Sync:
             if own_steps is None:
                 _check_optimizer(optimizer, member)
             root = getattr(module, "_orig_mod", module)  # the module behind torch.compile's
-            self._embeddings = [one for one in root.modules() if isinstance(one, EmbeddingBag)]
+            self._embeddings = embeddings_of(root, member.job.tables)
             self._state = ModuleState(root, sums_buffers=own_steps is not ElasticStep)
             if optimizer is not None:
                 _check_parameters(module, optimizer)
@@ -117,7 +117,9 @@ class Sync:
 
     def _opened(self, member: Membership, form: SampleForm | None) -> Session:
         try:
-            return member.open(OwnModel(self._state.initial(), self._state.digest(), form))
+            return member.open(
+                OwnModel(self._state.initial(), digest_with(self._embeddings, self._state.digest()), form)
+            )
         except Rejected as error:
             if "this replica's" in str(error):  # another start of the same script cannot help
                 raise ModelError(str(error)) from error

@@ -1,7 +1,7 @@
 """A script with rows of two tables: python rows.py FOLDER [STEP]. It writes losses, and the rows at its end.
 
-At the step it kills itself, or with "nan" has a gradient that is not finite; once. With "ahead" it pulls the rows of
-each batch while the one before is computed.
+At the step it kills itself, once; or with "nan" it has a gradient that is not finite, with "other" the second of two
+scripts reads no items, and with "ahead" it pulls the rows of each batch while the one before is computed.
 """
 
 from __future__ import annotations
@@ -34,6 +34,14 @@ class Clicks(nn.Module):
         return made
 
 
+class NoItems(nn.Module):
+    """Zeros in the place of items' rows."""
+
+    def forward(self, items: torch.Tensor) -> torch.Tensor:
+        """(samples, 2)."""
+        return torch.zeros(len(items), 2)
+
+
 def dataset() -> TensorDataset:
     """Numbers of the samples, users, three items each with repeats among them, and clicks."""
     rng = np.random.default_rng(0)
@@ -54,9 +62,9 @@ def main() -> None:
     """Train."""
     folder, what = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""
     with dbelief.join() as job:
-        module = new_out(
-            Clicks(dbelief.torch.Embedding(job, "user"), dbelief.torch.EmbeddingBag(job, "item", mode="sum"))
-        )
+        reads = what != "other" or os.environ["DBELIEF_NUMBER"] == "0"
+        item = dbelief.torch.EmbeddingBag(job, "item", mode="sum") if reads else NoItems()
+        module = new_out(Clicks(dbelief.torch.Embedding(job, "user"), item))
         sync = dbelief.torch.Sync(job, module, torch.optim.SGD(module.parameters(), lr=0.1))
         loader = DataLoader(dataset(), batch_sampler=job.sampler(dataset(), batch_size=BATCH))
         losses = []

@@ -48,7 +48,8 @@ def test_units_are_collated_to_one_batch_of_tensors(tmp_path: Path) -> None:
 def test_rows_of_a_bag_are_multiplied_by_values() -> None:
     from dbelief.torch import EmbeddingBag
 
-    job: Any = SimpleNamespace(membership=SimpleNamespace(job=SimpleNamespace(tables={"t": SimpleNamespace(width=2)})))
+    tables = {"t": SimpleNamespace(width=2, keys="int64")}
+    job: Any = SimpleNamespace(membership=SimpleNamespace(job=SimpleNamespace(tables=tables)))
     module = EmbeddingBag(job, "t")
     rows = torch.arange(20.0).reshape(10, 2)
     module.attach(SimpleNamespace(table=str, read=lambda _, keys: rows.numpy()[keys]))  # type: ignore[arg-type]

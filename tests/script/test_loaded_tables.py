@@ -20,6 +20,7 @@ from safetensors.torch import load_file  # noqa: E402
 import dbelief  # noqa: E402  (after the check for torch)
 from dbelief.errors import ModelError  # noqa: E402
 from dbelief.sparse.saved.loaded_tables import LoadedTable  # noqa: E402
+from dbelief.sparse.saved.row_file import TableParts  # noqa: E402
 from dbelief.sparse.saved.set_rows import SavedRows  # noqa: E402
 from dbelief.sparse.table import SparseTable  # noqa: E402
 from tests.script.rows import IDS, Clicks, dataset, new_out  # noqa: E402
@@ -30,7 +31,8 @@ from tests.script.test_whole import launch  # noqa: E402
 def loaded() -> dict[str, LoadedTable]:
     table = SparseTable("t", 2, 5, 0.5, 0.1, 0, 1)
     keys = np.arange(-3, 7)
-    return {"t": LoadedTable(table, [(keys, np.arange(20, dtype=np.float32).reshape(10, 2))], "init")}
+    parts = [(keys, np.arange(20, dtype=np.float32).reshape(10, 2))]
+    return {"t": LoadedTable(TableParts(table, "int64", parts), "init")}
 
 
 def test_loaded_rows_are_read_and_never_trained() -> None:

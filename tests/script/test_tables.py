@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.processes]
 from dbelief.job import parse_job  # noqa: E402
 from dbelief.sparse.table import number_tables  # noqa: E402  (after the check for torch)
 from tests.script.rows import BATCH, IDS, SAMPLES, Clicks, dataset, new_out  # noqa: E402
+from tests.script.test_faults import run_script  # noqa: E402
 from tests.script.test_whole import launch  # noqa: E402
 
 FIRST_AND_LAST = slice(0, 5), slice(-5, None)
@@ -123,4 +124,24 @@ def test_a_gradient_that_is_not_finite_names_table_and_key(tmp_path: Path) -> No
     command = [sys.executable, "-m", "dbelief", "run", "--quiet", "--job", "job.yaml", str(ROWS), str(tmp_path), "nan"]
     ended = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
     assert ended.returncode
-    assert re.search(r"the gradient of table 'user' is not finite for key -?\d+", ended.stderr)
+    lines = [line for line in ended.stderr.splitlines() if line]
+    wanted = r"the gradient of table 'user' is not finite for key -?\d+"
+    assert all(re.search(wanted, line) for line in lines[:2]), lines
+
+
+@pytest.mark.long
+def test_a_script_that_reads_other_tables_is_refused(tmp_path: Path) -> None:
+    said = run_script(tmp_path, JOB.replace("epochs: 3", "epochs: 300"), 2, ROWS, str(tmp_path), "other").stderr
+    assert re.search(r"replica's module reads rows of (user, and that of the job of item|item, user, and that)", said)
+    assert "ended with exit code 2" in said, "another start cannot help"
+
+
+@pytest.mark.long
+def test_a_run_is_not_resumed_with_other_rows(tmp_path: Path) -> None:
+    launch(tmp_path, JOB, 1, ROWS, str(tmp_path))
+    (tmp_path / "job.yaml").write_text(JOB.replace("width: 4", "width: 8").replace("epochs: 3", "epochs: 4"))
+    command = [sys.executable, "-m", "dbelief", "run", "--quiet", "--resume", "--job", "job.yaml", str(ROWS), "."]
+    ended = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 2
+    (error,) = [line for line in ended.stderr.splitlines() if line.startswith("Error: ")]
+    assert re.search(r"snapshot set \S+: table 'user' has rows of 4 numbers in it, and width 8 in the job file;", error)

@@ -12,6 +12,7 @@ from dbelief.data.streams.formats.parquet_files import ParquetFiles
 from dbelief.data.streams.formats.parquet_types import is_list, is_text, is_whole, own_kind, plain_type
 from dbelief.data.tables.missing_values import MissingValues
 from dbelief.errors import DataError
+from dbelief.sparse.given_keys import LARGEST_KEY, beyond_int64
 from dbelief.sparse.text_keys import text_keys
 
 from .batch import Bag, SparseBatch
@@ -82,7 +83,7 @@ class RowGroupStream:
         Raises
         ------
         DataError
-            It is damaged, a label is missing, or a key has more than 64 bits; names the column.
+            It is damaged, a label is missing, or a key is beyond int64; names the column and the row.
         """
         names = [*self._columns.numbers, *self._columns.ids, *self._columns.texts]
         table = self._files.read(self._units[unit], names)
@@ -125,7 +126,9 @@ def _bag(column: Any, whole: bool, where: str) -> Bag:
     try:
         keys = np.array(values.cast(pyarrow.int64()).to_numpy()) if whole else text_keys(values.to_pylist())
     except pyarrow.ArrowInvalid:
-        raise DataError(f"{where}: has a whole number of more than 64 bits") from None
+        unsigned = values.to_numpy(zero_copy_only=False)
+        at = int(np.argmax(unsigned > LARGEST_KEY))
+        raise DataError(f"{where}, row {rows[at]} (from 0): {beyond_int64(int(unsigned[at]))}") from None
     return bag_of(keys, rows, len(column))
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from dbelief.errors import DataError
 from dbelief.rundir.stored.copies import local_copy, parse_run
-from dbelief.sparse.table import SparseTable
+from dbelief.sparse.given_keys import given_keys
 
-from .row_file import Part, map_row_file
+from .row_file import TableParts, map_row_file
 from .set_rows import SavedRows
 
 Unseen = Literal["init", "zero"]
@@ -26,11 +26,13 @@ class LoadedTable:
     ----------
     table : SparseTable
         Its name, width, and what initial rows follow from.
+    keys : {"int64", "text"}
+        What its keys are.
     """
 
-    def __init__(self, table: SparseTable, parts: Sequence[Part], unseen: Unseen) -> None:
-        self.table = table
-        self._parts, self._unseen = parts, unseen
+    def __init__(self, saved: TableParts, unseen: Unseen) -> None:
+        self.table, self.keys, self._parts = saved
+        self._unseen = unseen
 
     def __len__(self) -> int:
         return sum(keys.size for keys, _ in self._parts)
@@ -43,12 +45,12 @@ class LoadedTable:
         """Numbers of a row."""
         return self.table.width
 
-    def rows(self, keys: np.ndarray | Sequence[int]) -> np.ndarray:
+    def rows(self, keys: np.ndarray | Sequence[int] | Sequence[str]) -> np.ndarray:
         """Rows of keys.
 
         Parameters
         ----------
-        keys : array-like of whole numbers, shape (n,)
+        keys : array or list of n whole numbers, or of n texts
             In any order, also repeated.
 
         Returns
@@ -59,16 +61,15 @@ class LoadedTable:
         Raises
         ------
         ValueError
-            They are no whole numbers, or have another shape.
+            They are something else than the table's keys, or have another shape.
 
         Notes
         -----
         Cost: a binary search for each key, in its bucket.
         """
-        wanted = np.asarray(keys)
-        if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):
-            raise ValueError(f"keys are {wanted.dtype} of shape {wanted.shape}, must be whole numbers of shape (n,)")
-        wanted = wanted.astype(np.int64)
+        wanted, bags = given_keys(keys, self.keys)
+        if wanted.ndim != 1 or bags is not None:
+            raise ValueError(f"keys are of shape {wanted.shape}, must be of shape (n,), and not lists of lists")
         found = np.zeros((wanted.size, self.width), np.float32)
         seen = np.zeros(wanted.size, np.bool_)
         order, parts = self.table.split(wanted)
@@ -123,7 +124,7 @@ def load_tables(run: Path | str, unseen: Unseen = "init") -> dict[str, LoadedTab
     else:
         with local_copy(where, sets=True) as folder:
             tables = _rows_of_run(SavedRows.newest(folder))
-    return {table.name: LoadedTable(table, parts, unseen) for table, parts in tables}
+    return {one.table.name: LoadedTable(one, unseen) for one in tables}
 
 
 def _row_files(where: Path) -> list[Path]:
@@ -136,9 +137,9 @@ def _row_files(where: Path) -> list[Path]:
     return files
 
 
-def _rows_of_run(saved: SavedRows) -> list[tuple[SparseTable, list[Part]]]:
+def _rows_of_run(saved: SavedRows) -> list[TableParts]:
     tables = []
     for table in saved.tables:
         parts = sorted(saved.buckets(table), key=lambda one: one.number)
-        tables.append((table, [(one.keys, one.rows) for one in parts]))
+        tables.append(TableParts(table, saved.job.tables[table.name].keys, [(one.keys, one.rows) for one in parts]))
     return tables

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple, cast, get_args
 
 import numpy as np
 from safetensors import SafetensorError
@@ -19,12 +20,21 @@ from safetensors import SafetensorError
 from dbelief.checkpoint.model_tensors import map_tensors
 from dbelief.checkpoint.safetensors_io import Tensor, write_tensors
 from dbelief.errors import DataError
+from dbelief.sparse.given_keys import KeyKind
 from dbelief.sparse.table import SparseTable
 
 from .set_rows import SavedRows
 
 Part = tuple[np.ndarray, np.ndarray]
 """(n,) int64 keys, strictly rising, and (n, width) float32 rows of a bucket."""
+
+
+class TableParts(NamedTuple):
+    """A table, what its keys are, and the rows of each of its buckets."""
+
+    table: SparseTable
+    kind: KeyKind
+    parts: list[Part]
 
 
 def write_row_file(path: Path, saved: SavedRows, table: SparseTable) -> int:
@@ -55,8 +65,8 @@ def write_row_file(path: Path, saved: SavedRows, table: SparseTable) -> int:
     return count
 
 
-def map_row_file(path: Path) -> tuple[SparseTable, list[Part]]:
-    """A table whose rows a file has, and the rows of each bucket, as views of the mapped file.
+def map_row_file(path: Path) -> TableParts:
+    """A table whose rows a file has, as views of the mapped file.
 
     Raises
     ------
@@ -74,6 +84,8 @@ def map_row_file(path: Path) -> tuple[SparseTable, list[Part]]:
             first=0,
             count=int(about["buckets"]),
         )
+        if (kind := about["keys"]) not in get_args(KeyKind):
+            raise ValueError(f"keys are {kind!r}")
         starts, keys, rows = (tensors[name] for name in _names(table.name))
         if starts.shape != (table.count + 1,) or (np.diff(starts, prepend=0) < 0).any() or starts[0]:
             raise ValueError(f"buckets start at {starts.tolist()[:9]}")
@@ -81,7 +93,8 @@ def map_row_file(path: Path) -> tuple[SparseTable, list[Part]]:
             raise ValueError(f"{keys.shape} keys and {rows.shape} rows")
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise DataError(f"{path}: is no file of a table's rows, or a damaged one ({error!r})") from error
-    return table, [(keys[first:stop], rows[first:stop]) for first, stop in pairwise(starts.tolist())]
+    parts = [(keys[first:stop], rows[first:stop]) for first, stop in pairwise(starts.tolist())]
+    return TableParts(table, cast("KeyKind", kind), parts)
 
 
 def _names(table: str) -> tuple[str, str, str]:

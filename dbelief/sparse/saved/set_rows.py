@@ -85,6 +85,7 @@ class SavedRows:
         return {
             "table": table.name,
             "width": str(table.width),
+            "keys": self.job.tables[table.name].keys,
             "buckets": str(table.count),
             "salt": str(table.salt),
             "limit": repr(table.limit),

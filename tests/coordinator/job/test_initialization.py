@@ -15,6 +15,7 @@ from coordinator.core.states import State
 from dbelief.core.layout import Layout
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import Rejected
+from dbelief.sparse.tables_read import with_tables
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World
@@ -120,6 +121,21 @@ def test_another_source_is_refused(a_world: MakeWorld) -> None:
     world.replica(source="abc")
     with pytest.raises(Rejected, match="source differs from the job's"):
         world.replica(source="abd")
+
+
+@pytest.mark.parametrize(
+    ("tables", "digest", "match"),
+    [
+        ({"item"}, "", "module reads rows of item, and that of the job of user: are all workers given the same code"),
+        (set(), "", "module reads rows of no table, and that of the job of user"),
+        ({"user"}, "frozen abc", "frozen parameters are not the job's"),
+    ],
+)
+def test_a_module_with_other_tables_is_refused(a_world: MakeWorld, tables: set[str], digest: str, match: str) -> None:
+    world = a_world()
+    world.replica(source=with_tables("", {"user"}))
+    with pytest.raises(Rejected, match=match):
+        world.replica(source=with_tables(digest, tables))
 
 
 FORM = SampleForm((4,), 3, 3, 0.5, ("a", "b", "c"))

@@ -128,6 +128,15 @@ def test_other_data_is_refused(a_world: MakeWorld) -> None:
         JobMachine(world.job, DatasetSizes(90, 20, 30), (set_id, world.disk[set_id].state))
 
 
+def test_other_tables_are_refused(a_world: MakeWorld) -> None:
+    world = interrupted(a_world)
+    set_id, state = max(world.disk), world.disk[max(world.disk)].state
+    assert state["tables"] == []
+    with pytest.raises(UserError, match=f"set {set_id}: table 'user' is in it, and not in the job file"):
+        JobMachine(world.job, world.shape, (set_id, {**state, "tables": [["user", 4, "sgd", 3, 7]]}))
+    JobMachine(world.job, world.shape, (set_id, {name: value for name, value in state.items() if name != "tables"}))
+
+
 def test_another_model_is_refused(a_world: MakeWorld, other_layout: Layout) -> None:
     successor = interrupted(a_world).after_crash()
     with pytest.raises(Rejected, match="another layout than the snapshot set that the job resumes from"):

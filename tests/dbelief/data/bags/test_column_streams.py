@@ -141,7 +141,11 @@ def test_files_of_other_columns_are_refused(tmp_path: Path) -> None:
         ({"site": [[1], [2], [3]]}, "{}: column 'site' is list<element: int64>, must be texts, or lists of them"),
         ({"click": ["1", "0", "1"]}, "{}: column 'click' is string, must be numbers"),
         ({"user": pyarrow.array([1, 2, 2**63], pyarrow.uint64())},
-         "{}, row group 1, from row 0, column 'user': has a whole number of more than 64 bits"),
+         "{}, row group 1, from row 0, column 'user', row 0 (from 0): the key 9223372036854775808 is beyond int64: "
+         "keys are from -2^63 to 2^63 - 1"),
+        ({"user": pyarrow.array([[1], None, [3, 2**63 + 1]], pyarrow.list_(pyarrow.uint64())), "click": [1, 1, 1]},
+         "{}, row group 1, from row 0, column 'user', row 0 (from 0): the key 9223372036854775809 is beyond int64: "
+         "keys are from -2^63 to 2^63 - 1"),
         ({"click": [1, None, 0]}, "{}, row group 0, from row 0, column 'click', row 1 (from 0): a target is missing"),
         ({"weight": [1, -1.0, 0]}, "{}, row group 0, from row 0, column 'weight', row 1 (from 0): a weight is below 0"),
         ({"click": [1, 1, float("inf")]},
