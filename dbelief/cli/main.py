@@ -244,7 +244,25 @@ POSITIVE = click.FloatRange(0, min_open=True)
     type=click.IntRange(1),
     help="Samples of each replica's mini-batch; default: the job's, for a network 32.",
 )
-@click.option("--memory", "memory_gib", type=POSITIVE, metavar="GIB", help="Memory of each rank.")
+@click.option(
+    "--memory",
+    "memory_gib",
+    type=POSITIVE,
+    metavar="GIB",
+    help="Memory of each rank; with tables, of the machine of each shard.",
+)
+@click.option(
+    "--rows",
+    callback=_quantity("counts"),
+    metavar="TABLE=N,...",
+    help="Rows of tables, such as user=10M,item=1M; default: as many as the job allows.",
+)
+@click.option(
+    "--keys",
+    callback=_quantity("counts"),
+    metavar="TABLE=N,...",
+    help="Distinct keys of tables in a replica's mini-batch, such as user=4k,item=20k.",
+)
 @click.option(
     "--parameters",
     callback=_quantity("count"),

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -31,10 +32,14 @@ def plan_job(
     batch: int | None = None,
     parameters: int | None = None,
     memory_gib: float | None = None,
+    rows: Mapping[str, int] | None = None,
+    keys: Mapping[str, int] | None = None,
     speeds: Speeds,
     as_json: bool = False,
 ) -> None:
     """Print the plan of a job file, of a run's job, or of a zoo network given by name.
+
+    `rows`, `keys`: by table; None: none were given.
 
     Raises
     ------
@@ -52,10 +57,11 @@ def plan_job(
     if network is None:
         given = {"replicas": replicas, "strategy.batch": batch}
         more = {field: str(value) for field, value in given.items() if value is not None}
-        plan = _planned(what, {**overrides, **more}, parameters, memory_gib, speeds)
-    elif overrides or memory_gib is not None or parameters is not None:
+        plan = _planned(what, {**overrides, **more}, parameters, memory_gib, Counts(rows or {}, keys or {}), speeds)
+    elif overrides or memory_gib is not None or parameters is not None or rows or keys:
         raise UserError(
-            f"{what} is a network of the zoo: --set, --memory and --parameters are for a job that trains it"
+            f"{what} is a network of the zoo: --set, --memory, --parameters, --rows and --keys are for a job that "
+            "trains it"
         )
     else:
         plan = plan_network(network, replicas or REPLICAS, batch or BATCH, speeds)
@@ -86,8 +92,20 @@ def print_zoo(name: str | None) -> None:
     print(to_yaml({"model": {"layers": network.chain, "loss": network.loss}}), end="")
 
 
+class Counts(NamedTuple):
+    """Rows, and distinct keys of a mini-batch, by table."""
+
+    rows: Mapping[str, int]
+    keys: Mapping[str, int]
+
+
 def _planned(
-    what: Path, fields: Mapping[str, str], parameters: int | None, memory_gib: float | None, speeds: Speeds
+    what: Path,
+    fields: Mapping[str, str],
+    parameters: int | None,
+    memory_gib: float | None,
+    counts: Counts,
+    speeds: Speeds,
 ) -> Plan | SizedPlan:
     """The plan of a job file, or of the job of a run with what the run has measured."""
     run = what if what.is_dir() else None
@@ -98,6 +116,8 @@ def _planned(
         parameters = found.parameters if sized and parameters is None else parameters
         if speeds.step_s is None and speeds.flops is None and job.samples_at_once == found.samples:
             speeds = replace(speeds, step_s=found.step_s)
+    if any(counts) and not job.tables:
+        raise UserError(f"--rows and --keys are for the tables of a job, and {what} has none")
     if not sized:
         return make_plan(job, memory_gib, speeds)
     if parameters is None:
@@ -105,10 +125,10 @@ def _planned(
             f"{what}: the number of parameters is known once the model is built: give --parameters, such as 25M, "
             "or a run folder of the job in place of its file"
         )
-    if memory_gib is not None or speeds.flops is not None:
+    if (memory_gib is not None and not job.tables) or speeds.flops is not None:
         wrong = "--memory" if speeds.flops is None else "--flops"
         raise UserError(f"{wrong} needs the layers of a model, and {what} has none; the time of a mini-batch is --step")
-    return plan_sized(job, parameters, speeds)
+    return plan_sized(job, parameters, speeds, *counts, memory_gib)
 
 
 def _network(name: str) -> Network | None:

@@ -91,8 +91,10 @@ class Communication:
         }
 
 
-def communication(volumes: Volumes, speeds: Speeds, job: Job | None = None) -> Communication:
-    """Predict the communication of a step; `job` None: of a network without a job."""
+def communication(
+    volumes: Volumes, speeds: Speeds, job: Job | None = None, touched: int | None = None
+) -> Communication:
+    """Predict the communication of a step; `job` None: of a network without a job; `touched`: see `rank_memory`."""
     compute_s = speeds.compute_s(volumes.samples * volumes.flop)
     found = sums(volumes.replicas, volumes.parameters, speeds.link)
     advice = [_parallel(volumes), _fastest(volumes, found)]
@@ -100,7 +102,7 @@ def communication(volumes: Volumes, speeds: Speeds, job: Job | None = None) -> C
         advice.append(_bound(compute_s, found))
     if job is None:
         return Communication(volumes, speeds, compute_s, found, advice)
-    advice += _moved(job, volumes, speeds.link)
+    advice += _moved(job, volumes, speeds.link, touched)
     exchange = exchange_of(job, volumes.parameters, speeds, compute_s)
     return Communication(volumes, speeds, compute_s, found, advice, exchange)
 
@@ -142,12 +144,15 @@ def _bound(compute_s: float, found: Sequence[Sum]) -> str:
     )
 
 
-def _moved(job: Job, volumes: Volumes, link: Link) -> list[str]:
+def _moved(job: Job, volumes: Volumes, link: Link, touched: int | None) -> list[str]:
     """Description of the traffic of the job's own strategy where it is not exchanges through the shards."""
     strategy = job.strategy
     said = f"{strategy.name} as this job has it"
     if not volumes.replicas:
         return []
+    if touched is not None:
+        sent = f"{touched:,} numbers of {volumes.parameters:,}"
+        return [f"{said} moves what a bundle of portions touches, {sent} or fewer, to a replica and back."]
     if isinstance(strategy, Sandblaster):
         return [f"{said} moves |W| to each replica in an iteration, and |W| back with each bundle of portions."]
     if isinstance(strategy, SyncSgd | Elastic) and strategy.grouped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 from dbelief.arrays.backend import device_bytes, select_backend
 from dbelief.core.layout import Layout, assign_segments, nominal_length
 from dbelief.core.placement import Placement, ShardPlacement
+from dbelief.core.touched_count import TOUCHED_BYTES, touched_count
 from dbelief.errors import JobError
 from dbelief.job import Job, Sandblaster
 from dbelief.partition import Grid
@@ -19,8 +21,8 @@ from dbelief.partition.traffic import Passage
 from .communication_cost import Communication, communication
 from .layers import PlannedLayer, reading_sparse
 from .memory import RankMemory, exchange_bytes, machine_bytes, process_bytes, rank_memory, shard_memory
-from .model_shapes import sketch
-from .sample import sample_of
+from .model_shapes import Sketch, sketch
+from .sample import Sample, sample_of
 from .shard_traffic import fetched_bytes, pushed_bytes
 from .speeds import GIGABIT, Speeds
 from .volumes import Volumes
@@ -178,6 +180,7 @@ def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABI
     sparse = model.reads_sparse and not on_device
     batch = sample.batch_bytes(samples, sparse)
     layers = reading_sparse(model.layers, sample.numbers) if sparse and sample.numbers else model.layers
+    touched = _touched(job, model, sample, samples) if sparse and grid.size == 1 else None
     ranks = []
     for rank in range(grid.size):
         part = model.layout.part(rank)
@@ -192,10 +195,13 @@ def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABI
             exchanged=exchange_bytes(step, rank),
             batch=batch,
             on_device=on_device,
+            touched=touched,
         )
         sent = sum(int(passage.sent_bytes[rank].sum()) for passage in step)
         messages = sum(int(passage.messages[rank].sum()) for passage in step)
         moved = fetched_bytes(job.wire, part.size), pushed_bytes(job.wire, part.size)
+        if touched is not None:
+            moved = TOUCHED_BYTES * touched, TOUCHED_BYTES * touched
         ranks.append(PlannedRank(rank, part.size, model.frozen[rank], memory, talks[rank], sent, messages, *moved))
     shards = _shards(job, placement)
     volumes = Volumes.of(layers, job.replicas, samples)
@@ -212,13 +218,23 @@ def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABI
         ranks,
         shards,
         step,
-        communication(volumes, speeds, job),
+        communication(volumes, speeds, job, touched),
         on_device,
         sample.data_bytes,
         process_bytes(job),
         fits,
         notes,
     )
+
+
+def _touched(job: Job, model: Sketch, sample: Sample, samples: int) -> int | None:
+    """Numbers that a bundle of portions of so many samples touches; None where whole vectors travel."""
+    box = next((box for box in model.layout.boxes if box.name == model.column_tensor), None)
+    if not isinstance(job.strategy, Sandblaster) or box is None or sample.mean_numbers is None:
+        return None
+    numbers = sample.mean_numbers * job.strategy.bundle * samples
+    touched = touched_count(model.layout.size, box.size, box.shape[0], numbers)
+    return None if touched is None else math.ceil(touched)
 
 
 def copies(parts: int, weight_bytes: int, data_bytes: int, memory: int) -> Fit:

@@ -42,6 +42,9 @@ SET = "copies while a snapshot set is written"
 HALF = 2
 """Bytes of a number in bf16. A rank keeps what it has fetched by differences; a shard that too, and the differences,
 which are shorter than the numbers."""
+TOUCHED = 56
+"""Bytes of a worker for each number that a bundle of sparse rows touches: 20 of the bundle that is computed (position,
+trial, gradient, sum), 12 of the next one (position, trial), 24 of the one that is sent (position, sum, both packed)."""
 METHOD = 5
 """Vectors that a batch method has on the shards besides its pairs: parameters, trial, gradient, the previous gradient,
 direction. One more with an L1 penalty, the pseudo-gradient; and one more pair than the history holds, for the next."""
@@ -96,6 +99,7 @@ def rank_memory(
     exchanged: int,
     batch: int,
     on_device: bool,
+    touched: int | None = None,
 ) -> RankMemory:
     """Memory of one rank, from counts of float32 numbers, if nothing else is said.
 
@@ -113,11 +117,16 @@ def rank_memory(
         Bytes of the exchanges between ranks.
     batch
         Bytes of a mini-batch's inputs.
+    touched
+        Numbers that a bundle touches, where a batch method sends no others; None: whole vectors are.
     """
     batches = 2 if isinstance(job.strategy, Sandblaster) else 1
+    if touched is not None and isinstance(job.strategy, Sandblaster):
+        batches += 2 * job.strategy.bundle  # rows of the bundle that is computed, and of the next one
     copies = _copies(job)
+    vectors = {name: count * part * FLOAT32 for name, count in copies.items()}
     computed = {
-        **{name: count * part * FLOAT32 for name, count in copies.items()},
+        **(vectors if touched is None else {"numbers that bundles touch": TOUCHED * touched}),
         "frozen parameters": frozen * FLOAT32,
         "activations": activations * FLOAT32,
         "exchange": exchanged,

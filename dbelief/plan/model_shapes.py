@@ -44,6 +44,8 @@ class Sketch:
         sent, as those of layers on one rank are.
     reads_sparse
         Whether the model on the host reads sparse rows.
+    column_tensor
+        Name of the tensor whose rows belong to columns of the inputs; None: there is none.
     notes
         Remarks for the user, a sentence each.
     """
@@ -55,6 +57,7 @@ class Sketch:
     step: Sequence[Passage]
     drawn: int
     reads_sparse: bool = False
+    column_tensor: str | None = None
     notes: Sequence[str] = ()
 
 
@@ -93,7 +96,8 @@ def _network(network: Network, grid: Grid, samples: int) -> Sketch:
         kept = sum(math.prod(stage.outputs) for stage in network.stages)
         slopes = sum(math.prod(stage.inputs) for stage in network.stages[first + 1 :]) + network.outputs
         layout = Layout.whole(network.shapes)
-        return Sketch(layers, layout, [0], [samples * (kept + slopes)], [], 0, network.reads_sparse)
+        reads = network.reads_sparse, network.column_tensor
+        return Sketch(layers, layout, [0], [samples * (kept + slopes)], [], 0, *reads)
     parts = cut(network.stages, grid)
     arrays = NetworkArrays.of(parts, samples)
     first = next(place for place, part in enumerate(parts) if part.stage.parameters)

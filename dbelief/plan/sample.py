@@ -42,10 +42,15 @@ class Sample:
         return (self.data.columns if self.data is not None else None) or ()
 
     @property
-    def numbers(self) -> int | None:
+    def mean_numbers(self) -> float | None:
         """Mean count of the numbers of a training sample in a sparse set; None where samples are arrays, or unknown."""
         train = self.data.train if self.data is not None else None
-        return math.ceil(train.mean_numbers) if isinstance(train, SparseSplit) else None
+        return train.mean_numbers if isinstance(train, SparseSplit) else None
+
+    @property
+    def numbers(self) -> int | None:
+        """The same, rounded up."""
+        return None if self.mean_numbers is None else math.ceil(self.mean_numbers)
 
     def batch_bytes(self, size: int, sparse: bool) -> int:
         """Bytes of the inputs of a mini-batch, for a model that reads sparse rows, or only arrays."""

@@ -20,6 +20,7 @@ from dbelief.plan.communication_cost import megabytes
 from dbelief.plan.exchange import ENOUGH, Exchange
 from dbelief.plan.job_plan import PlannedRank
 from dbelief.plan.layers import PlannedLayer
+from dbelief.plan.rows import PlannedRows
 
 ROWS = 8
 """Largest number of ranks, and of shards, that are listed singly; beyond it only the smallest and the largest."""
@@ -70,7 +71,31 @@ def _sized(plan: SizedPlan) -> RenderableType:
         _links(plan.speeds),
         *_exchange_rows(plan.exchange),
     ]
-    return facts_of(plan.job, rows)
+    if plan.rows is None:
+        return facts_of(plan.job, rows)
+    return _apart([facts_of(plan.job, [*rows, *_memory_rows(plan.rows)]), _tables(plan.rows)])
+
+
+def _memory_rows(rows: PlannedRows) -> list[tuple[str, str]]:
+    """Rows of names and sentences: the memory of shards that hold tables."""
+    if rows.shard_bytes is None:
+        return [("memory", "of the shards is not known: give the rows of each table by --rows, such as user=10M")]
+    fits = "fits" if rows.shard_bytes <= rows.machine_bytes else "DOES NOT FIT"
+    needs, has = size(rows.shard_bytes), size(rows.machine_bytes)
+    enough = "more buckets are needed" if rows.shards_enough is None else f"shards: {rows.shards_enough:,} is enough"
+    return [(fits, f"the fullest shard: {needs} of {has}; on machines of their own {enough}")]
+
+
+def _tables(rows: PlannedRows) -> RenderableType:
+    """Tables, with memory for the copies while a snapshot set is written."""
+    made = _table("table", right=("numbers and state", "a row", "rows", "memory", "pushed a mini-batch", "pulled"))
+    for table in rows.tables:
+        count = "each million" if table.rows is None else f"{table.rows:,}"
+        of = table.traffic
+        moved = [si(of.pushed, "B"), si(of.asked + of.fetched, "B")] if table.keys else ["give --keys", ""]
+        numbers, row = f"{table.width} + {table.state}", f"{table.row_bytes:.3g} B"
+        made.add_row(Text(table.name), numbers, row, count, size(table.bytes), *moved)
+    return made
 
 
 def _network(plan: NetworkPlan) -> RenderableType:
@@ -205,7 +230,10 @@ def _exchange_rows(exchange: Exchange) -> list[tuple[str, str]]:
     """Rows of names and sentences."""
     pushed, fetched = (si(size, "B") for size in (exchange.pushed_per_sample, exchange.fetched_per_sample))
     travels = f"; a push with a fetch travels for {short_time(exchange.travel_s)}" * (exchange.replicas > 1)
-    rows = [("exchanged", f"{pushed} pushed and {fetched} fetched for each sample{travels}")]
+    share = ""
+    if exchange.link_share is not None and exchange.replicas > 1:
+        share = f"; the busiest link is in use for {100 * exchange.link_share:.3g} % of the time"
+    rows = [("exchanged", f"{pushed} pushed and {fetched} fetched for each sample{travels}{share}")]
     if exchange.share is None or exchange.computed_s is None or exchange.waited_s is None:
         return [*rows, ("computing", "its share is not known: give the time of a mini-batch by --step, such as 0.2s")]
     computed = f"{plural(exchange.steps, 'mini-batch', 'mini-batches')}: {short_time(exchange.computed_s)}"
@@ -213,13 +241,14 @@ def _exchange_rows(exchange: Exchange) -> list[tuple[str, str]]:
     rows.append(("computing", f"{computed}, {waited}"))
     if exchange.replicas == 1:
         return rows
-    rows.append(
-        (
-            "diloco",
-            f"with this wire, steps: {exchange.steps_enough:,} is the smallest that leaves {100 * ENOUGH:g} % without "
-            f"delay; steps and delay: {exchange.steps_hidden:,} the smallest that hides the travel whole",
+    if exchange.steps_enough is not None:
+        rows.append(
+            (
+                "diloco",
+                f"with this wire, steps: {exchange.steps_enough:,} is the smallest that leaves {100 * ENOUGH:g} % "
+                f"without delay; steps and delay: {exchange.steps_hidden:,} the smallest that hides the travel whole",
+            )
         )
-    )
     return [*rows, ("machines", _gain(exchange.replicas, exchange.gain or 0.0))]
 
 

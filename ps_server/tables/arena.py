@@ -4,26 +4,26 @@ Row i is keys[i], stamps[i] and numbers[i]: the row itself, then the rule's stat
 initial row, which is computed from (seed, table, key) and takes no memory: only a push makes a row. Which push that is,
 and how many rows there may be, a table's limits say (`dbelief.sparse.row_limits`).
 
-Cost: a row of width w with s numbers of state takes 12 + 4 (w + s) bytes and 5.3 to 10.7 bytes of the index. The
-capacity grows by a quarter at a time, and what is not used yet of it is memory that was never touched.
+Cost: a row of width w with s numbers of state takes 12 + 4 (w + s) bytes and 5.3 to 10.7 bytes of the index
+(`RowForm.nbytes`). The capacity grows by a quarter at a time, and what is not used yet of it is memory that was never
+touched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from dbelief.arrays.row_copies import gather, scatter, stamp_rows
 from dbelief.arrays.row_index import MOST_ROWS, find, insert, slots_for
+from dbelief.sparse.row_form import FIRST_ROWS, RowForm
 from dbelief.sparse.row_hash import hashes
 from dbelief.sparse.row_limits import RowLimits
 
 from .key_counters import KeyCounters
 
-_FIRST_ROWS = 64
 _GROWTH = 1.25
 
 Initial = Callable[[np.ndarray], np.ndarray]
@@ -36,35 +36,6 @@ class RowArrays(NamedTuple):
     keys: np.ndarray
     stamps: np.ndarray
     numbers: np.ndarray
-
-
-@dataclass(frozen=True)
-class RowForm:
-    """What a row consists of.
-
-    Attributes
-    ----------
-    width
-        Numbers of the row itself.
-    state
-        By name, the numbers of the rule's state beside each row, and what each starts with.
-    """
-
-    width: int
-    state: Mapping[str, tuple[int, float]]
-
-    @property
-    def stride(self) -> int:
-        """Numbers of a row with its state."""
-        return self.width + sum(count for count, _ in self.state.values())
-
-    def columns(self) -> list[tuple[int, int]]:
-        """(first number, count) of the row, and of each part of the state."""
-        found, first = [(0, self.width)], self.width
-        for count, _ in self.state.values():
-            found.append((first, count))
-            first += count
-        return found
 
 
 class Arena:
@@ -94,14 +65,14 @@ class Arena:
         self._most = MOST_ROWS if limits.most is None else min(limits.most, MOST_ROWS)
         self.counters = KeyCounters(limits.after, limits.counters) if limits.after > 1 else None
         self.count = self.refused = 0
-        self._resize(_FIRST_ROWS, RowArrays(*(values[:0] for values in self._new(0))))
-        self._slots = np.zeros(slots_for(_FIRST_ROWS), np.uint32)
+        self._resize(FIRST_ROWS, RowArrays(*(values[:0] for values in self._new(0))))
+        self._slots = np.zeros(slots_for(FIRST_ROWS), np.uint32)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all rows, with their keys, stamps and slots, and of the counters."""
         counters = 0 if self.counters is None else self.counters.held.nbytes
-        return sum(values.nbytes for values in self.rows()) + self._slots.nbytes + counters
+        return self.form.nbytes(self.count, self._slots.size) + counters
 
     def rows(self) -> RowArrays:
         """All rows, in place."""
@@ -194,7 +165,7 @@ class Arena:
     def load(self, rows: RowArrays) -> None:
         """Hold these rows, as `rows` gave them, in place of all others."""
         self.count = rows.keys.size
-        self._resize(max(_FIRST_ROWS, self.count), rows)
+        self._resize(max(FIRST_ROWS, self.count), rows)
         self._index()
 
     @property
@@ -214,5 +185,5 @@ class Arena:
 
     def _index(self, room: int = 0) -> None:
         """Make the index of all rows, with room for so many."""
-        self._slots = np.zeros(slots_for(max(_FIRST_ROWS, self.count, room)), np.uint32)
+        self._slots = np.zeros(slots_for(max(FIRST_ROWS, self.count, room)), np.uint32)
         insert(hashes(self._held.keys[: self.count], self._salt), np.arange(self.count, dtype=np.int32), self._slots)

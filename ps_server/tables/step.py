@@ -10,14 +10,14 @@ import numpy as np
 
 from dbelief.optim.rules.row_adagrad import RowAdagrad
 from dbelief.optim.rules.rule import Rule
+from dbelief.sparse.row_form import RowForm
 
-from .arena import Arena, RowForm
+from .arena import Arena
 
 
 def form_of(rule: Rule, width: int) -> RowForm:
     """Rows of a width, with the rule's state."""
-    each = 1 if isinstance(rule, RowAdagrad) else width
-    return RowForm(width, {name: (each, start) for name, start in rule.state.items()})
+    return RowForm.of(width, rule.state, isinstance(rule, RowAdagrad))
 
 
 def step_rows(

@@ -16,11 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dbelief.core.layout import Box, RankPart
+from dbelief.core.touched_count import touched_count
 from dbelief.data import Samples
 from dbelief.data.sparse import SparseSplit
 from dbelief.nn import Batch, Model, ReadsColumns, SparseRows
-
-POSITION_BYTES, NUMBER_BYTES = 8, 4
 
 
 @dataclass(frozen=True)
@@ -82,17 +81,11 @@ def _renumbered(rows: SparseRows, columns: np.ndarray) -> SparseRows:
 
 
 def column_tensor(model: Model, part: RankPart, train: Samples, samples: int) -> str | None:
-    """The tensor of which only some rows are to travel with a bundle of so many samples; None: whole vectors are.
-
-    Both ways give the same bits, so each replica chooses by itself: what a bundle is expected to touch must cost less
-    than the whole vector, with the positions.
-    """
+    """The tensor of which only some rows are to travel with a bundle of so many samples; None: whole vectors are."""
     if not isinstance(train, SparseSplit) or train.gives_dense or not isinstance(model, ReadsColumns):
         return None
     box = next((box for box in part.boxes if box.name == model.column_tensor), None)
     if box is None or box.box_shape != box.shape:
         return None
-    width = box.size // box.shape[0]
-    most = min(box.size, width * train.mean_numbers * samples)
-    touched = most + part.size - box.size
-    return box.name if (POSITION_BYTES + NUMBER_BYTES) * touched < NUMBER_BYTES * part.size else None
+    touched = touched_count(part.size, box.size, box.shape[0], train.mean_numbers * samples)
+    return None if touched is None else box.name

@@ -1,4 +1,4 @@
-"""Quantities with units, as options of commands and job files give them: rates, times and counts."""
+"""Quantities with units, as options of commands and job files give them: rates, times, counts, and counts by name."""
 
 from __future__ import annotations
 
@@ -64,6 +64,23 @@ def count(text: str) -> int:
     if not exact or not math.isclose(exact, round(exact)):
         raise ValueError(f"{text!r} is no number: wanted a whole one above 0, such as 356170, 25M or 1.3B")
     return round(exact)
+
+
+def counts(text: str) -> dict[str, int]:
+    """Numbers of things by name: user=10M,item=20k.
+
+    Raises
+    ------
+    ValueError
+        A part has no name or no number, or a name is there twice.
+    """
+    found = dict[str, int]()
+    for part in text.split(","):
+        name, equals, number = (word.strip() for word in part.partition("="))
+        if not (name and equals) or name in found:
+            raise ValueError(f"{part!r} is no count of one table: wanted such as user=10M,item=20k")
+        found[name] = count(number)
+    return found
 
 
 def _number(found: re.Match[str] | None) -> float | None:

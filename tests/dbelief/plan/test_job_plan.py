@@ -19,7 +19,7 @@ from dbelief.job import Job, Wire, load_job
 from dbelief.partition import Grid, layout_of
 from dbelief.plan import Plan, make_plan
 from dbelief.plan.job_plan import Fit
-from dbelief.plan.memory import COMPILED, PROCESS
+from dbelief.plan.memory import COMPILED, PROCESS, TOUCHED
 from dbelief.plan.shard_traffic import fetched_bytes, pushed_bytes
 from dbelief.rundir.json_values import plain
 from dbelief.training.session import build_model, initial_values
@@ -227,7 +227,15 @@ def test_sparse_rows_are_counted_as_they_are_read(tmp_path: Path) -> None:
     needs = plan.ranks[0].memory.host_bytes + sum(shard.bytes for shard in plan.shards) + plan.data_bytes
     assert plan.fits[0].needs == needs + sum(plan.process_bytes.values())
     batch = planned([{"dense": 2}], strategy={"name": "sandblaster", "portion": 8})
-    assert batch.ranks[0].memory.host["mini-batch"] == 2 * plan.ranks[0].memory.host["mini-batch"]
+    rank = batch.ranks[0]
+    touched = rank.memory.host["numbers that bundles touch"] // TOUCHED
+    assert rank.memory.host["mini-batch"] == (2 + 2 * 4) * plan.ranks[0].memory.host["mini-batch"], "and two bundles"
+    assert touched == pytest.approx(2 * 2.5 * 4 * 8 + 2, rel=0.03), "2.5 numbers a sample of the file, by 2 outputs"
+    assert f"what a bundle of portions touches, {touched} numbers of" in batch.communication.advice[-1]
+    assert "fetched" not in rank.memory.host
+    dense = planned(["relu", {"dense": 2}], strategy={"name": "sandblaster", "portion": 8}).ranks[0].memory.host
+    assert dense["mini-batch"] == 2 * 8 * 4 << 20
+    assert dense["fetched"] == 4 * rank.parameters
 
 
 def test_a_job_for_a_gpu_is_planned_without_one(monkeypatch: pytest.MonkeyPatch) -> None:

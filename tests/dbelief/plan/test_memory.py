@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,25 +16,31 @@ from coordinator.sandblaster.lbfgs_driver import PASSES, LbfgsDriver, Phase, Sto
 from dbelief.arrays.backend import aligned_float32, select_backend
 from dbelief.arrays.push_source import PushSource
 from dbelief.core.layout import Layout
-from dbelief.core.push import Push, Pusher
+from dbelief.core.push import Push, Pusher, PushResult
 from dbelief.core.ranks import SingleRank
-from dbelief.data import Dataset, Split
-from dbelief.job import Job
+from dbelief.core.touched_count import TOUCHED_BYTES
+from dbelief.data import Dataset, Split, load
+from dbelief.job import Job, Sandblaster
 from dbelief.nn import Batch
 from dbelief.optim import RULES, make_rule, warm_up
 from dbelief.partition import Grid, layout_of
 from dbelief.plan import make_plan
 from dbelief.plan.job_plan import placed
-from dbelief.plan.memory import METHOD, SET, machine_bytes, shard_memory
+from dbelief.plan.memory import METHOD, SET, TOUCHED, machine_bytes, shard_memory
+from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.sparse.table import pack
 from dbelief.training.initial_values import InitialValues
+from dbelief.training.phases import PhaseTimer
 from dbelief.training.session import build_model, initial_values
 from ps_server.store.shard import Shard
 from tests.jobs import small_job
 from tests.local_vectors import LocalSpace
 from tests.traced import traced
+from tests.worker.strategies.test_sandblaster import Coordinator
 from worker.comm import Communicator, run_ranks
 from worker.partition import build_partitioned
 from worker.replica import Replica
+from worker.strategies import factory
 
 MODEL = {"autoencoder": {"window": 8, "block": 4, "maps": 4, "pool": 3, "image": [64, 64, 1]}}
 DOWNPOUR = {"name": "downpour", "batch": 32, "rule": {"name": "adam", "rate": 0.1}, "lease": None}
@@ -208,6 +215,63 @@ def test_a_batch_method_has_so_many_vectors(history: int, l1: float) -> None:
     assert numbers == METHOD + (l1 > 0) + 2 * (history + 1) + 1
     assert planned.pop(SET) == 6 * 8, "of the sum"
     assert sum(planned.values()) == 6 * (4 * (numbers - 1) + 8)
+
+
+class SparseShards:
+    """A trial of zeros, and pushes that are packed as they are sent."""
+
+    def __init__(self) -> None:
+        self.placement = SimpleNamespace(spans=[None])
+
+    def locate(self, at_least: int) -> None: ...
+
+    def pull_at(self, positions: np.ndarray, vector: str) -> np.ndarray:
+        return np.zeros(positions.size, np.float32)
+
+    def push_at(self, positions: np.ndarray, values: np.ndarray, versions: np.ndarray, push: Push) -> PushResult:
+        assert pack(positions, values).nbytes == TOUCHED_BYTES * positions.size
+        return PushResult(0.0)
+
+
+def test_bundles_of_sparse_rows_take_what_they_touch(tmp_path: Path) -> None:
+    """Nothing as long as the model, but for an evaluation; of the bundles that are sent meanwhile, none or one."""
+    rng = np.random.default_rng(0)
+    columns = [np.sort(rng.choice(1 << 18, 10, replace=False)) + 1 for _ in range(2_000)]
+    lines = [f"{row % 8} {' '.join(f'{column}:1' for column in own)}" for row, own in enumerate(columns)]
+    (tmp_path / "rows.txt").write_text("\n".join(lines))
+    data = {"source": "libsvm", "train": str(tmp_path / "rows.txt"), "features": 1 << 18}
+    model = {"layers": [{"dense": 8}], "loss": "softmax_cross_entropy"}
+    planned = job({"name": "sandblaster", "portion": 250, "bundle": 2}, data=data, model=model)
+    (rank,) = make_plan(planned).ranks
+    touched = 8 * (10 * 500 + 1)
+    assert rank.memory.host["numbers that bundles touch"] == TOUCHED * touched
+    assert rank.fetched_bytes == rank.pushed_bytes == TOUCHED_BYTES * touched
+    held, strategy = load(planned.data, planned.folder), planned.strategy
+    built, _ = build_model(planned, held, select_backend("cpu"))
+    train = held.train
+    assert train is not None
+    assert isinstance(strategy, Sandblaster)
+    session: Any = SimpleNamespace(
+        job=planned, ranks=SingleRank(), part=initial_values(planned, built)[0].part(0), pusher=Pusher(0, 1),
+        backend=select_backend("cpu"), parameters=SparseShards(),
+    )  # fmt: skip
+    bundles = [
+        wire.Bundle(pass_number=1, bundle=number + 1, start=500 * number, stop=500 * (number + 1), portion=250)
+        for number in range(4)
+    ]
+
+    def work() -> None:
+        coordinator = Coordinator()
+        coordinator.ahead = bundles[1:]
+        made = factory.sandblaster(session, built, strategy, train, PhaseTimer(), coordinator)
+        with closing(made):
+            following: wire.Bundle | None = bundles[0]
+            while following is not None:
+                following = made.compute(following)
+
+    peak = traced(work, steady=True).peak
+    expected = sum(rank.memory.host[name] for name in ("numbers that bundles touch", "mini-batch"))
+    assert 0.5 * expected < peak < 1.5 * expected < 4 * session.part.size
 
 
 def test_this_machine_has_memory() -> None:

@@ -152,7 +152,7 @@ limits: {samples: 1}
         (("zoo", "googlenet"), "googlenet has branches*dbelief plan googlenet counts it"),
         (
             ("plan", "nin", "--memory", "3"),
-            "nin is a network of the zoo: --set, --memory and --parameters are for a job*",
+            "nin is a network of the zoo: --set, --memory, --parameters, --rows and --keys are for a job*",
         ),
         (
             ("plan", "nin", "--bandwidth", "fast"),
@@ -256,6 +256,7 @@ def test_a_run_of_a_jobs_own_model(tmp_path: Path) -> None:
         (("--parameters", "5", "--step", "1", "--flops", "1"), "--flops and --step both give*"),
         (("--parameters", "5", "--flops", "1"), "--flops needs the layers of a model, and *job.yaml has none*"),
         (("--parameters", "5", "--memory", "1"), "--memory needs the layers of a model, and *job.yaml has none*"),
+        (("--parameters", "5", "--rows", "user=5"), "--rows and --keys are for the tables of a job, and *has none"),
         (("--parameters", "5", "--set", "model={layers: [relu], loss: softmax_cross_entropy}"), "*"),
     ],
 )
@@ -263,6 +264,39 @@ def test_wrong_words_for_a_script(script: str, words: tuple[str, ...], error: st
     done = CliRunner().invoke(main, ["plan", script, *words])
     assert done.exit_code == (2 if error else 0)
     assert not error or fnmatch(done.output, f"Error: {error}\n")
+
+
+TABLES = """
+name: clicks
+model: {source: script}
+data: {source: script, train: 100}
+strategy: {name: downpour, batch: 50, rule: {name: sgd, rate: 0.1}}
+limits: {epochs: 1}
+shards: 2
+replicas: 2
+tables:
+  user: {width: 16, rule: {name: row-adagrad, rate: 0.05}, evict: {lru: 10M}}
+  item: {width: 8, rule: {name: lazy-adam, rate: 0.001}, admit: {after: 3}}
+"""
+
+
+def test_tables_of_a_script(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(TABLES)
+    words = ("plan", str(tmp_path / "job.yaml"), "--parameters", "1M")
+    text = command(*words)
+    assert "memory of the shards is not known: give the rows of each table by --rows, such as user=10M" in text
+    assert "user 16 + 1 86.7 B 10,000,000 1.553 GiB give --keys" in text
+    assert "item 8 + 16 116 B each million 246 MiB give --keys" in text
+    known = (*words, "--rows", "item=1M", "--keys", "user=50,item=1k", "--step", "10ms")
+    text = command(*known, "--memory", "2")
+    assert "fits the fullest shard: 986.8 MiB of 2 GiB; on machines of their own shards: 1 is enough" in text
+    assert "3.6 kB 3.6 kB" in text
+    assert "the busiest link is in use for" in text
+    assert "diloco" not in text
+    assert "DOES NOT FIT the fullest shard: 986.8 MiB of 512 MiB" in command(*known, "--memory", "0.5")
+    found = json.loads(command(*known, "--json"))["rows"]
+    assert [table["name"] for table in found["tables"]] == ["user", "item"]
+    assert found["traffic"] == {"pushed": 3600 + 40_000, "asked": 8400, "fetched": 3200 + 32_000, "pulls": 2}
 
 
 def test_a_model_with_layers_has_its_own_parameters() -> None:

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from dbelief.arrays.row_index import slots_for
 from dbelief.optim import Rule, make_row_rule, make_rule
 from dbelief.optim.rules.row_adagrad import RowAdagrad
+from dbelief.sparse.row_form import RowForm
 from dbelief.sparse.row_hash import buckets, hashes, table_salt, uniform_rows
 from dbelief.sparse.row_limits import RowLimits
-from ps_server.tables.arena import Arena, RowArrays, RowForm
+from ps_server.tables.arena import Arena, RowArrays
 from ps_server.tables.step import form_of, step_rows
 from tests.examples import examples
 

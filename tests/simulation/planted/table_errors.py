@@ -39,12 +39,12 @@ TABLES = (
         "received_rows_not_in_the_index",
         "ps_server/tables/arena.py",
         """\
-        self._resize(max(_FIRST_ROWS, self.count), rows)
+        self._resize(max(FIRST_ROWS, self.count), rows)
         self._index()
 """,
         """\
-        self._resize(max(_FIRST_ROWS, self.count), rows)
-        if self.count > _FIRST_ROWS:
+        self._resize(max(FIRST_ROWS, self.count), rows)
+        if self.count > FIRST_ROWS:
             self._index()
 """,
         "A follower, a shard that a bucket has moved to, and one that is restored find none of the rows of a small "
@@ -55,12 +55,12 @@ TABLES = (
         "restored_rows_kept_in_the_readers_buffer",
         "ps_server/tables/arena.py",
         """\
-        self._resize(max(_FIRST_ROWS, self.count), rows)
+        self._resize(max(FIRST_ROWS, self.count), rows)
         self._index()
 """,
         """\
-        if self.count < _FIRST_ROWS:
-            self._resize(_FIRST_ROWS, rows)
+        if self.count < FIRST_ROWS:
+            self._resize(FIRST_ROWS, rows)
         else:
             self._held = rows
         self._index()

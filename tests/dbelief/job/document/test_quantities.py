@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dbelief.job.document.quantities import bytes_per_s, count, seconds, step_seconds
+from dbelief.job.document.quantities import bytes_per_s, count, counts, seconds, step_seconds
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,23 @@ def test_counts(text: str, number: int) -> None:
 def test_invalid_count_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no number: wanted a whole one"):
         count(text)
+
+
+def test_counts_by_name() -> None:
+    assert counts("user=10M, item = 20k") == {"user": 10_000_000, "item": 20_000}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "'' is no count of one table: wanted such as user=10M,item=20k"),
+        ("user", "'user' is no count"),
+        ("user=5,", "'' is no count"),
+        ("=5", "'=5' is no count"),
+        ("user=5,user=6", "'user=6' is no count"),
+        ("user=5.5", "'5.5' is no number"),
+    ],
+)
+def test_invalid_counts_by_name_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        counts(text)
