@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .basin import MODEL as BASIN
@@ -131,6 +131,7 @@ _COUNT = "batch: 4, warm_start: null, rule: {name: sgd, rate: 1}"
 _SEEN = SimulatedTable("seen", 2, 2, "{name: sgd, rate: 1}", "uniform(0.5)", SAMPLES)
 _USED = SimulatedTable("used", 3, 3, "{name: lazy-adam, rate: 0.5}", "zeros", 17)
 _MET = SimulatedTable("met", 4, 5, "{name: row-adagrad, rate: 1}", "uniform(0.25)", 60)
+_MET_IN_HALVES = replace(_MET, push="bf16")
 _TWO = "batch: 2, warm_start: null, rule: {name: sgd, rate: 1}, n_push: 2"
 JOBS = {
     "downpour": SimulatedJob(f"name: downpour, {_COUNT}", counts=True),
@@ -189,7 +190,7 @@ JOBS = {
         "name: sandblaster, portion: 8, bundle: 1, iterations: 4", exact=True, limits="epochs: 1_000"
     ),
     "tables": SimulatedJob(f"name: downpour, {_COUNT}", counts=True, tables=(_SEEN, _USED)),
-    "tables-bounded": SimulatedJob(f"name: downpour, {_COUNT}, staleness: 2", counts=True, tables=(_MET,)),
+    "tables-bounded": SimulatedJob(f"name: downpour, {_COUNT}, staleness: 2", counts=True, tables=(_MET_IN_HALVES,)),
     "tables-rounds": SimulatedJob(
         "name: downpour, batch: 4, staleness: 0, warm_start: null, rule: {name: sgd, rate: 0.1}", tables=(_MET, _USED)
     ),

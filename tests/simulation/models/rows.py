@@ -45,6 +45,8 @@ class SimulatedTable:
         Fields of its section in the job file.
     keys
         Keys of samples.
+    push
+        Codec of its pushes: gradients are small whole numbers, which 16 bits hold.
     """
 
     name: str
@@ -53,11 +55,13 @@ class SimulatedTable:
     rule: str
     init: str
     keys: int
+    push: str = "fp32"
 
     @property
     def section(self) -> str:
         """Its line in the job file."""
-        return f"{self.name}: {{width: {self.width}, rule: {self.rule}, init: {self.init}, buckets: {self.buckets}}}"
+        form = f"width: {self.width}, rule: {self.rule}, init: {self.init}, buckets: {self.buckets}, push: {self.push}"
+        return f"{self.name}: {{{form}}}"
 
     def samples(self) -> tuple[np.ndarray, np.ndarray]:
         """Keys of all samples, and how many samples have each."""
