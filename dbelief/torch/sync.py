@@ -116,10 +116,9 @@ class Sync:
         return RuleStep(self._session, self._state, optimizer, self._embeddings)
 
     def _opened(self, member: Membership, form: SampleForm | None) -> Session:
+        digest = digest_with(self._embeddings, self._state.digest())
         try:
-            return member.open(
-                OwnModel(self._state.initial(), digest_with(self._embeddings, self._state.digest()), form)
-            )
+            return member.open(OwnModel(self._state.initial(), digest, form))
         except Rejected as error:
             if "this replica's" in str(error):  # another start of the same script cannot help
                 raise ModelError(str(error)) from error
