@@ -67,13 +67,13 @@ class RowsCall(ShardCall):
     def requests(self) -> Iterator[bytes]:
         """One request, for the remaining buckets; several where they have very many keys."""
         self._joiner = bulk.PayloadJoiner()  # of this stream's answers
+        left = [(span.index, self._wanted[span.index].keys) for span in self.run[self.done :]]
         rows, filled = list[wire.RowKeys](), 0
-        for span in self.run[self.done :]:
-            keys = self._wanted[span.index].keys
+        for index, keys in left:
             if rows and filled + keys.nbytes > bulk.LONGEST_PAYLOAD:
                 yield self._request(rows)
                 rows, filled = [], 0
-            rows.append(wire.RowKeys(segment=span.index, keys=keys.tobytes()))
+            rows.append(wire.RowKeys(segment=index, keys=keys.tobytes()))
             filled += keys.nbytes
         yield self._request(rows)
 
