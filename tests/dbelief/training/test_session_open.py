@@ -39,7 +39,7 @@ def test_nothing_stays_behind(monkeypatch: pytest.MonkeyPatch, breaks_at: str) -
 
     class Member:
         id = incarnation = run_id = 1
-        placement = object()
+        placement = SimpleNamespace(dense=1)
         placed = None
 
         def __init__(self, *_: object, **__: object) -> None:
@@ -70,7 +70,7 @@ def test_only_the_worker_that_pushes_initial_values_draws_them(monkeypatch: pyte
 
     class Member:
         id = incarnation = run_id = 1
-        placement = SimpleNamespace(epoch=1, spans=[None])
+        placement = SimpleNamespace(epoch=1, spans=[None], dense=1)
         placed = None
         initialise = pushes
 

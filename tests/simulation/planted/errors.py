@@ -546,11 +546,10 @@ _WORKER = (
         "fetch_does_not_wait_for_the_push",
         "worker/strategies/downpour.py",
         """\
-        return self._shards.push(slot.sent, slot.versions, push, Fetch(spare.host, spare.versions, slot.fetch))
+            fetch = Fetch(spare.host, spare.versions, slot.fetch)
 """,
         """\
-        self._shards.pull(spare.host, spare.versions, clock=slot.fetch)
-        return self._shards.push(slot.sent, slot.versions, push)
+            self._shards.pull(spare.host, spare.versions, clock=slot.fetch)
 """,
         "Without overlap, parameters are fetched while the replica's own push is still in progress: one replica is "
         "not SGD any more, and a fetch for a clock shows pushes as done that are not.",
