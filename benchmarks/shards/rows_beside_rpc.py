@@ -51,9 +51,10 @@ class Rows(torch.nn.Module):
 
 here = Path.cwd()
 with dbelief.join() as job:
-    model, drawn = Rows(job), Drawn({rows}, job.replica)
-    clock = Clock(drawn, here, job.replica, {trainers})
+    model = Rows(job)
     sync = dbelief.torch.Sync(job, model, torch.optim.SGD(model.parameters(), lr=0.0))
+    drawn = Drawn({rows}, job.replica)  # which is known once it has joined
+    clock = Clock(drawn, here, job.replica, {trainers})
     for samples in job.sampler(range({samples}), batch_size={batch}):
         loss = drawn.loss(model(drawn.keys(clock.begin_step())))
         loss.backward()
@@ -65,7 +66,9 @@ with dbelief.join() as job:
 def job_of(samples: int) -> dict[str, Any]:
     """The job file."""
     rule = {"name": "adagrad", "rate": 0.05, "eps": 1e-10}
-    strategy = {"name": "downpour", "batch": BATCH, "rule": {"name": "sgd", "rate": 1e-9}, "warm_start": None}
+    # Small leases: the first trainer waits for the others to warm up, and they need samples for that.
+    sizes = {"batch": BATCH, "lease": 4 * BATCH}
+    strategy = {"name": "downpour", **sizes, "rule": {"name": "sgd", "rate": 1e-9}, "warm_start": None}
     return {
         "name": "rows",
         "model": {"source": "script"},

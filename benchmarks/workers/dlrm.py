@@ -107,7 +107,7 @@ def compare_speeds(arguments: argparse.Namespace) -> None:
         row["x"] = row["samples_per_s"] / plain
         name = str(row["workers"] or "plain script")
         table.add_row(name, f"{row['samples_per_s']:,.0f}", f"{row['x']:.2f}", *(f"{row[one]:.4f}" for one in MEASURES))
-    report.show(table, {"medians": medians, "rows": rows})
+    report.show(table, {"medians": medians, "rows": rows}, width=140)
 
 
 def compare_kills(arguments: argparse.Namespace) -> None:
@@ -122,7 +122,7 @@ def compare_kills(arguments: argparse.Namespace) -> None:
             cells = [f"{rows[-1][name]:.4f}" for name in MEASURES]
             cells += [f"{rows[-1][name]:,}" for name in (*COUNTS[:-1], "counted")]
             table.add_row(str(seed), "two" if kills else "none", *cells)
-    report.show(table, {"rows": rows})
+    report.show(table, {"rows": rows}, width=140)
 
 
 def main() -> None:

@@ -81,6 +81,6 @@ def test_two_workers_learn_what_a_constant_does_not_know(tmp_path: Path) -> None
     assert sums.sum() == samples, "each sample was counted once"
     constant = entropy(sums[sums.size // 2 :].sum() / samples)
     metrics = summary["validation_metrics"]
-    assert metrics["progressive_log_loss"] < constant
-    assert summary["validation_loss"] < constant
-    assert metrics["auc"] > 0.7
+    assert metrics["progressive_log_loss"] < constant - 0.05
+    assert summary["validation_loss"] < constant - 0.05
+    assert metrics["auc"] > 0.74  # measured: 0.77 after 60,000 samples
