@@ -57,21 +57,21 @@ def measure(units: int, size: int, test_units: int, workers: list[int], seed: in
     log, test = ClickLog(seed, size, 0, units), ClickLog(seed, size, units, test_units).whole()
     best, rows = figures_of(test.logits, test), list[Row]()
 
-    def add(way: str, count: int, found: Row, **more: float) -> None:
-        rows.append({"way": way, "workers": count, **found, "below_bayes": best["auc"] - found["auc"], **more})
+    def add(way: str, found: Row, **more: float) -> None:
+        rows.append({"way": way, **found, "below_bayes": best["auc"] - found["auc"], **more})
         report.progress(rows[-1])
 
-    add("Bayes", 0, best, clicks=float(test.labels.mean()))
+    add("Bayes", best, clicks=float(test.labels.mean()))
     began_s = time.monotonic()
     one = figures_of(one_process(log, setting, seed, test), test)
-    add("one process", 0, one, seconds=time.monotonic() - began_s)
+    add("one process", one, seconds=time.monotonic() - began_s)
     for count in workers:
         words = ["clicks", *map(str, (seed, size, units, test_units))]
         trained = ftrl_job.train(ftrl_job.fields_of(setting, units, 1, count, seed), words)
         ftrl_job.check_loss(trained, log_loss(trained.logits, test.labels))
         found, staleness = figures_of(trained.logits, test), trained.summary["staleness_mean"]
         beside = found["auc"] - one["auc"]
-        add("workers", count, found, beside_one=beside, staleness=staleness, seconds=trained.seconds)
+        add("workers", found, workers=count, beside_one=beside, staleness=staleness, seconds=trained.seconds)
     return rows
 
 
@@ -101,7 +101,7 @@ def main() -> None:
                 ("seconds", ".0f"),
             )
         ]
-        table.add_row(row["way"], str(row["workers"] or ""), *cells)
+        table.add_row(row["way"], str(row.get("workers", "")), *cells)
     report.show(table, {"samples": units * SIZE, "rows": rows}, width=120)
 
 
