@@ -4,8 +4,8 @@
     python -m benchmarks.workers.dlrm --kills [--seeds 0,1,2]
 
 Every way takes its turn in every round; each process computes with one thread. A run of one epoch is subtracted from
-one of more, so that the start, the drawing of the samples and the end count nowhere. Log loss and AUC are those of the
-longer run on other samples, and of each prediction before its step.
+one of more, so that the start, the drawing of the samples and the end count nowhere. Log loss and AUC are those of one
+epoch (more would fit the rows of rare keys to their samples): on other samples, and of each prediction before its step.
 
 With --kills: the job by two workers, with two shards and a follower each, in which one script is killed after a third
 of the samples, and the leader of a shard after two thirds; beside it the same job without kills. "Counted" are the
@@ -74,18 +74,18 @@ def run(workers: int, samples: int, epochs: int, seed: int) -> dict[str, float]:
 def speed(workers: int, samples: int, epochs: int, seed: int) -> dict[str, Any]:
     """Samples/s between the end of the first epoch and that of the last, and the measures."""
     found: dict[str, float] = {}
-    long_s = timing.seconds(lambda: found.update(run(workers, samples, epochs, seed)))
-    short_s = timing.seconds(lambda: run(workers, samples, 1, seed))
+    long_s = timing.seconds(lambda: run(workers, samples, epochs, seed))
+    short_s = timing.seconds(lambda: found.update(run(workers, samples, 1, seed)))
     return {"workers": workers, "samples_per_s": samples * (epochs - 1) / (long_s - short_s), **found}
 
 
-def with_followers(samples: int, epochs: int, seed: int, kills: bool) -> dict[str, Any]:
+def with_followers(samples: int, seed: int, kills: bool) -> dict[str, Any]:
     """Measures of a job with followers, and what was counted."""
     with runs.temporary_run("runs/dlrm") as made:
-        fields = job_of(samples, epochs, seed) | {"replication": 2}
+        fields = job_of(samples, 1, seed) | {"replication": 2}
         launcher = made.start("run", command_of(made.folder, fields, KILLED))
         if kills:
-            kill_two(launcher, made, samples * epochs)
+            kill_two(launcher, made, samples)
         if launcher.wait(LIMIT_S):
             raise SystemExit("\n".join(made.output("run")))
         summary = made.summary()
@@ -115,9 +115,7 @@ def compare_kills(arguments: argparse.Namespace) -> None:
     table, rows = Table("seed", "kills", *MEASURES, *COUNTS[:-1], "counted"), []
     for seed in arguments.seeds:
         for kills in (False, True):
-            rows.append(
-                {"seed": seed, "kills": kills, **with_followers(arguments.samples, arguments.epochs, seed, kills)}
-            )
+            rows.append({"seed": seed, "kills": kills, **with_followers(arguments.samples, seed, kills)})
             report.progress(rows[-1])
             cells = [f"{rows[-1][name]:.4f}" for name in MEASURES]
             cells += [f"{rows[-1][name]:,}" for name in (*COUNTS[:-1], "counted")]
@@ -129,7 +127,7 @@ def main() -> None:
     parser = options.new_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--samples", type=int, default=200_000, help="of an epoch")
-    parser.add_argument("--epochs", type=int, default=3, help="of the longer run, 2 or more; with --kills of each")
+    parser.add_argument("--epochs", type=int, default=3, help="of the longer run, 2 or more")
     parser.add_argument("--workers", type=options.numbers, default=[1, 2])
     parser.add_argument("--seeds", type=options.numbers, default=[0], help="without --kills only the first is used")
     parser.add_argument("--kills", action="store_true", help="a job with kills, in place of speeds")
