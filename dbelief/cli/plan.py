@@ -119,7 +119,7 @@ def _planned(
     if any(counts) and not job.tables:
         raise UserError(f"--rows and --keys are for the tables of a job, and {what} has none")
     if not sized:
-        return make_plan(job, memory_gib, speeds)
+        return make_plan(job, memory_gib, speeds, *counts)
     if parameters is None:
         raise UserError(
             f"{what}: the number of parameters is known once the model is built: give --parameters, such as 25M, "

@@ -21,6 +21,7 @@ from dbelief.arrays.jit import kernel
 
 u16, u32, i32, f32 = np.uint16, np.uint32, np.int32, np.float32
 
+SCALE_BYTES = 4
 _LEAST, _MOST = -126, 113
 """Exponents of a scale: it and its inverse are float32 without loss, and no half times it leaves float32."""
 _OVER = 0x7F7FF000
@@ -40,21 +41,21 @@ class Float16:
             limit = u32(_OVER - 1).view(f32)
             values = np.where(np.isfinite(values), np.clip(values, -limit, limit), values)
         exponent = min(max((int(largest) >> 23) - 127 - 14, _LEAST), _MOST) if largest else 0
-        payload = np.empty(4 + 2 * values.size, np.uint8)
-        payload[:4].view(f32)[0] = 2.0**exponent
-        _encode(values, f32(2.0**-exponent), payload[4:].view(u16))
+        payload = np.empty(SCALE_BYTES + 2 * values.size, np.uint8)
+        payload[:SCALE_BYTES].view(f32)[0] = 2.0**exponent
+        _encode(values, f32(2.0**-exponent), payload[SCALE_BYTES:].view(u16))
         return payload
 
     @staticmethod
     def decode(payload: memoryview, out: np.ndarray) -> None:
         """See `Codec`."""
-        if payload.nbytes != 4 + 2 * out.size:
+        if payload.nbytes != SCALE_BYTES + 2 * out.size:
             raise ValueError(f"{payload.nbytes} bytes are not a scale and {out.size} numbers of fp16")
         scale = np.frombuffer(payload, f32, 1)[0]
         mantissa, exponent = np.frexp(scale)
         if mantissa != 0.5 or not _LEAST <= exponent - 1 <= _MOST:
             raise ValueError(f"a scale of {scale:g} is no power of two from 2^{_LEAST} to 2^{_MOST}")
-        _decode(np.frombuffer(payload, u16, offset=4), scale, out)
+        _decode(np.frombuffer(payload, u16, offset=SCALE_BYTES), scale, out)
 
 
 @kernel("read uint32", "int32")

@@ -27,7 +27,7 @@ from dbelief.errors import NonFinite
 
 from .bfloat16 import BFloat16
 from .codec import Decode
-from .float16 import Float16
+from .float16 import SCALE_BYTES, Float16
 
 u8, u32, i8, f32 = np.uint8, np.uint32, np.int8, np.float32
 
@@ -93,6 +93,12 @@ def decode(name: str, payload: memoryview, out: np.ndarray) -> None:
         _DECODERS[name](payload[stop:], rows)
 
 
+def payload_bytes(name: str, count: float, width: int) -> float:
+    """Bytes of the payload of so many rows; `count` may be a mean, with a fraction."""
+    bits = 4 * count + count * width if name == "int8" else _SCALES[name] + 2 * count * width
+    return _HEAD + 8 * count + bits
+
+
 def _to_int8(rows: np.ndarray, noise: np.ndarray) -> np.ndarray:
     largest = np.abs(rows).max(axis=1)
     if not np.isfinite(largest).all():
@@ -114,5 +120,7 @@ def _from_int8(payload: memoryview, rows: np.ndarray) -> None:
 
 _ENCODERS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {"fp16": Float16().encode, "bf16": BFloat16().encode}
 _DECODERS: Mapping[str, Decode] = {"fp16": Float16.decode, "bf16": BFloat16.decode}
+_SCALES: Mapping[str, int] = {"fp16": SCALE_BYTES, "bf16": 0}
+"""Bytes of what such a codec writes before the numbers."""
 NAMES = ("fp16", "bf16", "int8")
 """Of the codecs, in job files."""

@@ -14,6 +14,7 @@ from dbelief.plan.allreduce_cost import Link, ring_seconds, tree_seconds
 
 from .exchange import Exchange, exchange_of
 from .memory import FLOAT32
+from .shard_traffic import NO_ROWS, RowTraffic
 from .speeds import Speeds
 from .volumes import Volumes
 
@@ -92,9 +93,16 @@ class Communication:
 
 
 def communication(
-    volumes: Volumes, speeds: Speeds, job: Job | None = None, touched: int | None = None
+    volumes: Volumes,
+    speeds: Speeds,
+    job: Job | None = None,
+    touched: int | None = None,
+    rows: RowTraffic = NO_ROWS,
 ) -> Communication:
-    """Predict the communication of a step; `job` None: of a network without a job; `touched`: see `rank_memory`."""
+    """Predict the communication of a step.
+
+    `job` None: of a network without a job; `touched`: see `rank_memory`; `rows`: see `exchange_of`.
+    """
     compute_s = speeds.compute_s(volumes.samples * volumes.flop)
     found = sums(volumes.replicas, volumes.parameters, speeds.link)
     advice = [_parallel(volumes), _fastest(volumes, found)]
@@ -103,7 +111,7 @@ def communication(
     if job is None:
         return Communication(volumes, speeds, compute_s, found, advice)
     advice += _moved(job, volumes, speeds.link, touched)
-    exchange = exchange_of(job, volumes.parameters, speeds, compute_s)
+    exchange = exchange_of(job, volumes.parameters, speeds, compute_s, rows)
     return Communication(volumes, speeds, compute_s, found, advice, exchange)
 
 

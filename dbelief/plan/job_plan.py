@@ -13,17 +13,20 @@ from dbelief.arrays.backend import device_bytes, select_backend
 from dbelief.core.layout import Layout, assign_segments, nominal_length
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.touched_count import TOUCHED_BYTES, touched_count
+from dbelief.data.bags.split import BagSplit
 from dbelief.errors import JobError
 from dbelief.job import Job, Sandblaster
 from dbelief.partition import Grid
 from dbelief.partition.traffic import Passage
 
+from .bag_keys import distinct_keys
 from .communication_cost import Communication, communication
 from .layers import PlannedLayer, reading_sparse
 from .memory import RankMemory, exchange_bytes, machine_bytes, process_bytes, rank_memory, shard_memory
 from .model_shapes import Sketch, sketch
+from .rows import PlannedRows, plan_rows
 from .sample import Sample, sample_of
-from .shard_traffic import fetched_bytes, pushed_bytes
+from .shard_traffic import NO_ROWS, fetched_bytes, pushed_bytes
 from .speeds import GIGABIT, Speeds
 from .volumes import Volumes
 
@@ -102,6 +105,8 @@ class Plan:
         Bytes of the job's data in each worker; 0 where the data was not loaded.
     process_bytes
         By role, of a process without parameters and data.
+    rows
+        Tables of the job; None: it has none.
     """
 
     job: str
@@ -118,6 +123,7 @@ class Plan:
     process_bytes: Mapping[str, int]
     fits: Sequence[Fit]
     notes: Sequence[str]
+    rows: PlannedRows | None = None
 
     def parameters(self, state: str = "trained") -> int:
         """Number of parameters of all layers in this state."""
@@ -144,6 +150,7 @@ class Plan:
             "process_bytes": dict(self.process_bytes),
             "fits": [{**asdict(fit), "fits": fit.fits} for fit in self.fits],
             "notes": list(self.notes),
+            "rows": None if self.rows is None else self.rows.described(),
         }
 
 
@@ -153,20 +160,29 @@ def _rank(rank: PlannedRank) -> dict[str, Any]:
     return {**asdict(rank), "memory": {**asdict(memory), **more}}
 
 
-def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABIT) -> Plan:
+def make_plan(
+    job: Job,
+    memory_gib: float | None = None,
+    speeds: Speeds = GIGABIT,
+    rows: Mapping[str, int] | None = None,
+    keys: Mapping[str, int] | None = None,
+) -> Plan:
     """Plan a job.
 
     Parameters
     ----------
     memory_gib
-        GiB of memory that one rank has where the model is computed; None: not checked.
+        GiB of memory that one rank has where the model is computed, and a shard that holds rows; None: not checked, but
+        for such a shard with the memory of this machine.
     speeds
         Of the network, and of each replica.
+    rows, keys
+        See `plan_rows`; of tables that are not named as in the training data.
 
     Raises
     ------
     UserError
-        The model does not fit its inputs, cannot be partitioned, or its input shape is unknown.
+        The model does not fit its inputs, cannot be partitioned, or its input shape is unknown; see `plan_rows`.
     """
     sample, grid = sample_of(job), Grid.of(job.grid)
     samples = job.samples_at_once
@@ -203,7 +219,8 @@ def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABI
         if touched is not None:
             moved = TOUCHED_BYTES * touched, TOUCHED_BYTES * touched
         ranks.append(PlannedRank(rank, part.size, model.frozen[rank], memory, talks[rank], sent, messages, *moved))
-    shards = _shards(job, placement)
+    held = _rows(job, model, sample, samples, rows or {}, keys or {}, memory_gib)
+    shards = _shards(job, placement, held)
     volumes = Volumes.of(layers, job.replicas, samples)
     fits = _fits(job, ranks, shards, sample.data_bytes, devices, memory_gib)
     if job.replicas > 1 and sample.data_bytes:
@@ -218,13 +235,34 @@ def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABI
         ranks,
         shards,
         step,
-        communication(volumes, speeds, job, touched),
+        communication(volumes, speeds, job, touched, NO_ROWS if held is None else held.traffic),
         on_device,
         sample.data_bytes,
         process_bytes(job),
         fits,
         notes,
+        held,
     )
+
+
+def _rows(
+    job: Job,
+    model: Sketch,
+    sample: Sample,
+    samples: int,
+    rows: Mapping[str, int],
+    keys: Mapping[str, int],
+    memory_gib: float | None,
+) -> PlannedRows | None:
+    """The tables of a job, with counts of its training data where none are given; None: there are no tables."""
+    if not job.tables:
+        return None
+    assert sample.data is not None
+    assert isinstance(sample.data.train, BagSplit)
+    found = distinct_keys(sample.data.train, model.reads, samples)
+    rows = {**{name: one.all for name, one in found.items()}, **rows}
+    keys = {**{name: one.batch for name, one in found.items()}, **keys}
+    return plan_rows(job, model.layout.size, rows, keys, memory_gib)
 
 
 def _touched(job: Job, model: Sketch, sample: Sample, samples: int) -> int | None:
@@ -284,11 +322,14 @@ def _clipping(job: Job, grid: Grid) -> list[Passage]:
     return Passage.sums("square of the gradient's length", 1, grid.size)
 
 
-def _shards(job: Job, placement: Placement) -> list[PlannedShard]:
+def _shards(job: Job, placement: Placement, rows: PlannedRows | None) -> list[PlannedShard]:
     found = []
     for at in placement.places:
         numbers = sum(span.length for span in placement.run(at))
-        found.append(PlannedShard(at.shard, numbers, at.count, shard_memory(job, numbers)))
+        memory = shard_memory(job, numbers)
+        if rows is not None:
+            memory["rows of tables"] = sum(table.on_shards(job.shards, at.shard) for table in rows.tables)
+        found.append(PlannedShard(at.shard, numbers, at.count, memory))
     return found
 
 

@@ -6,8 +6,8 @@ Sizes come from the model's own definitions: a layer's `shapes`, `fitting`, `siz
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from dbelief.arrays.backend import select_backend
 from dbelief.core.layout import Layout
@@ -46,6 +46,8 @@ class Sketch:
         Whether the model on the host reads sparse rows.
     column_tensor
         Name of the tensor whose rows belong to columns of the inputs; None: there is none.
+    reads
+        Columns of bags by the table that is read for them.
     notes
         Remarks for the user, a sentence each.
     """
@@ -58,6 +60,7 @@ class Sketch:
     drawn: int
     reads_sparse: bool = False
     column_tensor: str | None = None
+    reads: Mapping[str, Sequence[str]] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
 
@@ -96,7 +99,7 @@ def _network(network: Network, grid: Grid, samples: int) -> Sketch:
         kept = sum(math.prod(stage.outputs) for stage in network.stages)
         slopes = sum(math.prod(stage.inputs) for stage in network.stages[first + 1 :]) + network.outputs
         layout = Layout.whole(network.shapes)
-        reads = network.reads_sparse, network.column_tensor
+        reads = network.reads_sparse, network.column_tensor, network.reads
         return Sketch(layers, layout, [0], [samples * (kept + slopes)], [], 0, *reads)
     parts = cut(network.stages, grid)
     arrays = NetworkArrays.of(parts, samples)

@@ -7,12 +7,12 @@ bucket while its arrays grow, one at a time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dbelief.arrays.row_index import MOST_ROWS, slots_for
 from dbelief.errors import UserError
-from dbelief.job import Job
+from dbelief.job import Job, ScriptModel
 from dbelief.job.tables import TableSection
 from dbelief.optim import make_row_rule
 from dbelief.optim.rules.row_adagrad import RowAdagrad
@@ -65,9 +65,10 @@ class PlannedTable:
         """Total bytes."""
         return sum(self.memory.values())
 
-    def on_shards(self, shards: int) -> int:
-        """Bytes of the largest share of so many shards: of the first, which has the most buckets of every table."""
-        return -(-self.buckets // shards) * -(-self.bytes // self.buckets)
+    def on_shards(self, shards: int, shard: int = 0) -> int:
+        """Bytes of a shard's share, of so many shards: the first one has the most buckets of every table."""
+        first, stop = (-(-place * self.buckets // shards) for place in (shard, shard + 1))  # as of `assign_buckets`
+        return (stop - first) * -(-self.bytes // self.buckets)
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,8 @@ def plan_rows(
         _planned(job, table, section, rows.get(table.name), keys.get(table.name))
         for table, section in zip(numbered, job.tables.values(), strict=True)
     ]
+    if not isinstance(job.model, ScriptModel):
+        tables = _pulled_together(job, tables)
     room = machine_bytes() if memory_gib is None else int(memory_gib * GIB)
     if any(table.rows is None for table in tables):
         return PlannedRows(tables, None, room, None)
@@ -138,6 +141,13 @@ def plan_rows(
     most = max((table.buckets for table in tables), default=1)
     enough = next((shards for shards in range(1, most + 1) if needs(shards) <= room), None)
     return PlannedRows(tables, needs(job.shards), room, enough)
+
+
+def _pulled_together(job: Job, tables: Sequence[PlannedTable]) -> list[PlannedTable]:
+    """The same tables where layers read them: all without a cache are pulled at once, which counts for the first."""
+    together = [table.name for table in tables if table.keys and job.tables[table.name].cache is None]
+    no_pull = {name: replace(table.traffic, pulls=0) for table in tables if (name := table.name) in together[1:]}
+    return [replace(table, traffic=no_pull.get(table.name, table.traffic)) for table in tables]
 
 
 def _planned(job: Job, table: SparseTable, section: TableSection, rows: int | None, keys: int | None) -> PlannedTable:
@@ -155,5 +165,5 @@ def _planned(job: Job, table: SparseTable, section: TableSection, rows: int | No
     counters = table.limits.of_bucket(table.count).counters if table.limits.after > 1 else 0
     held = {ROWS: form.nbytes(own, slots=0), INDEX: index, COUNTERS: counters}
     memory = {name: table.count * size for name, size in {**held, SET: held[ROWS] + counters}.items()}
-    traffic = RowTraffic.of(job.wire, table.width, keys) if keys else NO_ROWS
+    traffic = RowTraffic.of(job.wire, table, keys) if keys else NO_ROWS
     return PlannedTable(table.name, table.width, form.stride - form.width, table.count, planned, memory, keys, traffic)

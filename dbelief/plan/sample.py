@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dbelief.data import Dataset, SparseSplit, load
 from dbelief.errors import DataError, ModelError
-from dbelief.job import AutoencoderModel, Job, LayersModel, PythonModel, ScriptModel, StacksModel, ZooModel
+from dbelief.job import AutoencoderModel, BagsData, Job, LayersModel, PythonModel, ScriptModel, StacksModel, ZooModel
 
 _NO_IMAGE = "a job can be planned without its data where its model says what it sees: {} (height, width, channels)"
 
@@ -82,6 +82,8 @@ def sample_of(job: Job) -> Sample:
     try:
         data = load(job.data, job.folder)
     except DataError as error:
+        if isinstance(job.data, BagsData):
+            raise
         raise DataError(f"{error}; {_NO_IMAGE.format(field)}") from error
     if data.train is None:
         raise ModelError("this model takes its sizes from data, and data.source is none")

@@ -6,9 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dbelief.codec import one_bit, top_k, whole_numbers
+from dbelief.codec import one_bit, packed_rows, top_k, whole_numbers
+from dbelief.codec.float16 import SCALE_BYTES
 from dbelief.job import Wire
 from dbelief.sparse.row_form import KEY_BYTES
+from dbelief.sparse.table import SparseTable
 
 BYTES: Mapping[str, float] = {
     "fp32": 4,
@@ -45,7 +47,7 @@ class RowTraffic:
     asked, fetched
         Keys of the rows that are pulled, and these rows.
     pulls
-        Pulls of rows: one for each table.
+        Pulls of rows: one for each table, or for several together.
     """
 
     pushed: int = 0
@@ -54,10 +56,16 @@ class RowTraffic:
     pulls: int = 0
 
     @classmethod
-    def of(cls, wire: Wire, width: int, keys: int) -> RowTraffic:
-        """Of one table, with so many distinct keys of rows of this width; gradients of rows are not encoded."""
-        asked = KEY_BYTES * keys
-        return cls(asked + 4 * width * keys, asked, fetched_bytes(wire, width * keys), 1)
+    def of(cls, wire: Wire, table: SparseTable, keys: int) -> RowTraffic:
+        """Of one table, with so many distinct keys: each bucket that has some has a payload of its own."""
+        buckets = table.count * (1 - (1 - 1 / table.count) ** keys)  # on average, as keys are spread by hashes
+        asked, numbers = KEY_BYTES * keys, table.width * keys
+        pushed: float = asked + 4 * numbers
+        if table.push in packed_rows.NAMES:
+            pushed = buckets * packed_rows.payload_bytes(table.push, keys / buckets, table.width)
+        codec = table.pull or wire.pull
+        fetched = BYTES[codec] * numbers + (SCALE_BYTES * buckets if codec == "fp16" else 0)
+        return cls(math.ceil(pushed), asked, math.ceil(fetched), 1)
 
     def __add__(self, other: RowTraffic) -> RowTraffic:
         """Of both."""

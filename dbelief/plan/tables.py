@@ -59,6 +59,8 @@ def _job(plan: Plan) -> RenderableType:
     if plan.step:
         blocks.append(_exchanges(plan))
     blocks.append(_shards(plan))
+    if plan.rows is not None:
+        blocks.append(_tables(plan.rows))
     if plan.replicas > 1:
         blocks.append(_sums_table(plan.communication))
     return _apart(blocks)
@@ -88,11 +90,15 @@ def _memory_rows(rows: PlannedRows) -> list[tuple[str, str]]:
 
 def _tables(rows: PlannedRows) -> RenderableType:
     """Tables, with memory for the copies while a snapshot set is written."""
-    made = _table("table", right=("numbers and state", "a row", "rows", "memory", "pushed a mini-batch", "pulled"))
+    made = _table(
+        "table", right=("numbers and state", "a row", "rows", "memory", "keys a mini-batch", "pushed", "pulled")
+    )
     for table in rows.tables:
         count = "each million" if table.rows is None else f"{table.rows:,}"
         of = table.traffic
-        moved = [si(of.pushed, "B"), si(of.asked + of.fetched, "B")] if table.keys else ["give --keys", ""]
+        moved = ["give --keys", "", ""]
+        if table.keys:
+            moved = [f"{table.keys:,}", si(of.pushed, "B"), si(of.asked + of.fetched, "B")]
         numbers, row = f"{table.width} + {table.state}", f"{table.row_bytes:.3g} B"
         made.add_row(Text(table.name), numbers, row, count, size(table.bytes), *moved)
     return made
@@ -130,6 +136,7 @@ def _facts(plan: Plan) -> RenderableType:
             ("fits" if fit.fits else "DOES NOT FIT", f"{fit.what}: {size(fit.needs)} of {size(fit.has)}")
             for fit in plan.fits
         ],
+        *(_memory_rows(plan.rows) if plan.rows is not None else []),
         *_volume_rows(plan.communication),
         *[("note", note) for note in plan.notes],
     ]

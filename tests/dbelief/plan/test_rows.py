@@ -19,6 +19,7 @@ from dbelief.plan.exchange import ROUND_TRIPS, SLOWDOWN
 from dbelief.plan.memory import PROCESS, SET, shard_memory
 from dbelief.plan.rows import COUNTERS, INDEX, ROWS, PlannedRows, plan_rows
 from dbelief.plan.sized_plan import plan_sized
+from dbelief.rpc.wire import payloads, row_payloads
 from dbelief.sparse.table import number_tables, pack
 from ps_server.store.bucket import Bucket
 from ps_server.store.shard import Shard
@@ -76,15 +77,26 @@ def test_memory_is_that_of_real_arenas(rule: str, limits: str) -> None:
     assert plan.state == {"sgd": 0, "adagrad": 5, "row-adagrad": 1}.get(rule, 10)
 
 
-@pytest.mark.parametrize("pull", ["fp32", "bf16"])
-def test_traffic_is_that_of_rows_as_they_are_sent(pull: str) -> None:
-    made = job("sgd", more=f"wire: {{pull: {pull}}}\n")
-    keys, rows = np.arange(700), np.ones((700, 5), np.float32)
+@pytest.mark.parametrize("of_all", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize(
+    ("push", "pull"), [("fp32", "null"), ("fp16", "fp32"), ("bf16", "fp16"), ("int8", "bf16"), ("int8", "null")]
+)
+def test_traffic_is_that_of_rows_as_they_are_sent(of_all: str, push: str, pull: str) -> None:
+    """By bucket, in the payloads that a replica and a shard write."""
+    made = job("sgd", f"push: {push}, pull: {pull}", more=f"wire: {{pull: {of_all}}}\n")
+    keys = np.random.default_rng(0).integers(-(2**62), 2**62, 700)
+    rows = np.random.default_rng(1).standard_normal((700, 5), np.float32)
+    table, _ = number_tables(made.tables, made.seed, 0)
+    order, parts = table.split(keys)
+    encoded, codec = None if push == "fp32" else table, make_codec(of_all if pull == "null" else pull, {})
+    own = [(keys[order[part]], rows[order[part]]) for _, part in parts]
+    step = Push(Pusher(0, 1), 1, np.float32(0.1))
+    pushed = [row_payloads.part_of(0, 0, pack(*some), encoded, step) for some in own]
+    fetched = [payloads.part_of(0, 0, some.reshape(-1), codec) for _, some in own]
     found = planned(made, keys={"user": 700})
-    codec = make_codec(pull, {})
-    sent = rows.reshape(-1) if codec is None else codec.encode(rows.reshape(-1))
     of, none = (table.traffic for table in found.tables)
-    assert (of.pushed, of.asked, of.fetched) == (pack(keys, rows).nbytes, keys.nbytes, sent.nbytes)
+    sizes = [sum(part.data.nbytes for part in way if part.data is not None) for way in (pushed, fetched)]
+    assert (of.pushed, of.asked, of.fetched) == (sizes[0], keys.nbytes, sizes[1])
     assert (of.pulls, none.pulls, none.pushed) == (1, 0, 0)
     assert found.traffic == of
     both = planned(made, keys={"user": 700, "item": 10}).traffic
