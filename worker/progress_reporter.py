@@ -20,7 +20,7 @@ from dbelief.rundir.record import BatchRecorder
 from dbelief.telemetry.metrics import Metrics
 from dbelief.training.phases import PhaseTimer
 from dbelief.training.push_totals import PushTotals
-from dbelief.training.reports import Reports
+from dbelief.training.reports import Reports, cache_figures
 from dbelief.training.session import Session
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,8 @@ class ProgressReporter:
     def _request(self, **fields: Any) -> wire.ReportRequest:
         with self._lock:
             self._export_pushes()
-        return wire.ReportRequest(seconds=self._phases.seconds, staleness=self._totals.staleness, **fields)
+        cached = cache_figures(self._session.caches)
+        return wire.ReportRequest(seconds=self._phases.seconds, staleness=self._totals.staleness, **cached, **fields)
 
     def request_work(self, request: wire.LeaseRequest) -> wire.LeaseReply:
         """Request work, and report all that is acknowledged; on the leading rank only, when no push is under way.

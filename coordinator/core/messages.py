@@ -148,11 +148,15 @@ class ResourceUsage:
         Bytes of segments' payloads "sent" to shards in messages and "received", the same through shared memory
         ("shared_sent", "shared_received"), and the "residual" that its codec keeps for later pushes: a sum of
         magnitudes.
+    cache_reads, cache_hits
+        By table, keys that it has looked for in its cache of rows, and keys whose rows were there.
     """
 
     seconds: Mapping[str, float] = field(default_factory=dict)
     staleness: Sequence[int] = ()
     wire: Mapping[str, float] = field(default_factory=dict)
+    cache_reads: Mapping[str, int] = field(default_factory=dict)
+    cache_hits: Mapping[str, int] = field(default_factory=dict)
 
 
 _TOTALS = ("pushes", "samples", "steps", "loss_sum", "staleness_sum", "lost", "steps_left_out")

@@ -50,7 +50,9 @@ class Evaluated:
         return Best(vector, self.loss, self.accuracy, self.samples, self.measured)
 
 
-_TABLES = ("spent", "stale", "wire")
+_NAMED = ("spent", "wire", "cache_reads", "cache_hits")
+"""Fields of `ReplicaStats` with figures by incarnation and name."""
+_BY_INCARNATION = (*_NAMED, "stale")
 
 
 @dataclass
@@ -58,8 +60,9 @@ class ReplicaStats:
     """Statistics of one replica number, over all its incarnations.
 
     `spent` is the seconds by phase, `stale` the pushes by staleness, `wire` the bytes "sent" and "received" and the
-    "residual" of the codec. All are keyed by incarnation as text, because JSON has only text keys. Settled incarnations
-    share one row, so that the size stays bounded when workers join and leave.
+    "residual" of the codec, `cache_reads` and `cache_hits` the keys by table. All are keyed by incarnation as text,
+    because JSON has only text keys. Settled incarnations share one row, so that the size stays bounded when workers
+    join and leave.
     """
 
     samples: int = 0
@@ -68,22 +71,31 @@ class ReplicaStats:
     spent: dict[str, dict[str, float]] = field(default_factory=dict)
     stale: dict[str, list[int]] = field(default_factory=dict)
     wire: dict[str, dict[str, float]] = field(default_factory=dict)
+    cache_reads: dict[str, dict[str, float]] = field(default_factory=dict)
+    cache_hits: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def state(self) -> dict[str, Any]:
         """A copy of all fields, JSON-serialisable; `dataclasses.asdict` would copy every number by itself."""
-        return vars(self) | {name: {key: row.copy() for key, row in vars(self)[name].items()} for name in _TABLES}
+        return vars(self) | {
+            name: {key: row.copy() for key, row in vars(self)[name].items()} for name in _BY_INCARNATION
+        }
 
     @property
     def seconds(self) -> dict[str, float]:
         """Seconds by phase."""
         return _added(self.spent)
 
+    @property
+    def incarnations(self) -> set[str]:
+        """Keys of all rows."""
+        return {key for name in _BY_INCARNATION for key in getattr(self, name)}
+
     def settle(self, incarnation: int) -> bool:
         """Merge the rows of an incarnation that reports no more into the shared row; whether it had any."""
         life, over = str(incarnation), str(OVER)
-        if not any(life in rows for rows in (self.spent, self.wire, self.stale)):
+        if life not in self.incarnations:
             return False
-        for rows in (self.spent, self.wire):
+        for rows in (getattr(self, name) for name in _NAMED):
             if life in rows:
                 rows[over] = _added({name: rows.pop(name) for name in (over, life) if name in rows})
         if life in self.stale:
@@ -218,6 +230,8 @@ class TrainingProgress:
             own.stale[key] = list(usage.staleness)
         if usage.wire and all(map(math.isfinite, usage.wire.values())):
             own.wire[key] = dict(usage.wire)
+        if usage.cache_reads:
+            own.cache_reads[key], own.cache_hits[key] = dict(usage.cache_reads), dict(usage.cache_hits)
 
     def settle(self, incarnation: int) -> None:
         """See `ReplicaStats.settle`."""
@@ -228,7 +242,7 @@ class TrainingProgress:
     def settle_all(self) -> None:
         """Merge the rows of all incarnations so far: see `ReplicaStats.settle`."""
         for replica, own in self.replicas.items():
-            for incarnation in {*map(int, (*own.spent, *own.wire, *own.stale))} - {OVER}:
+            for incarnation in {*map(int, own.incarnations)} - {OVER}:
                 own.settle(incarnation)
             self.replicas.touch(replica)
 
@@ -242,6 +256,14 @@ class TrainingProgress:
         """Bytes of segments that all replicas have "sent" and "received", in messages and through shared memory."""
         total = _added({str(number): own.bytes for number, own in self.replicas.items()})
         return {way: int(total.get(way, 0) + total.get(f"shared_{way}", 0)) for way in ("sent", "received")}
+
+    @property
+    def cached(self) -> dict[str, tuple[int, int]]:
+        """By table, keys that replicas have looked for in their caches of rows, and keys whose rows were there."""
+        replicas = self.replicas.items()
+        reads = _added({str(number): _added(own.cache_reads) for number, own in replicas})
+        hits = _added({str(number): _added(own.cache_hits) for number, own in replicas})
+        return {name: (int(count), int(hits.get(name, 0))) for name, count in reads.items()}
 
     def residual(self, incarnations: Collection[int] | None = None) -> float:
         """Sum of the residual magnitudes in the codecs of these incarnations, as last reported; None: of all."""

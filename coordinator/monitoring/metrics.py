@@ -122,6 +122,9 @@ class CoordinatorMetrics:
         metrics.raise_to("pushes_total", progress.pushes)
         for direction, count in progress.bytes.items():
             metrics.raise_to("bytes_total", count, direction=direction)
+        for table, (reads, hits) in progress.cached.items():
+            metrics.raise_to("table_cache_reads_total", reads, table=table)
+            metrics.raise_to("table_cache_hits_total", hits, table=table)
         seconds = progress.seconds
         for phase in PHASES:
             metrics.raise_to("phase_seconds_total", seconds.get(phase, 0.0), phase=phase)

@@ -7,8 +7,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dbelief.rpc.pb import coordination_pb2 as wire
 
 
-def totals(reports: Mapping[int, wire.ShardFigures], shards: Collection[int]) -> list[wire.TableFigures]:
-    """Sums over these shards, by their numbers, in the order of the first report; the newest report of each counts."""
+def totals(
+    reports: Mapping[int, wire.ShardFigures], shards: Collection[int], cached: Mapping[str, tuple[int, int]]
+) -> list[wire.TableFigures]:
+    """Sums over these shards, by their numbers, in the order of the first report; the newest report of each counts.
+
+    `cached`: by table, reads and hits of the replicas' caches.
+    """
     found: dict[str, wire.TableFigures] = {}
     for number, report in reports.items():
         for one in report.tables if number in shards else ():
@@ -17,6 +22,8 @@ def totals(reports: Mapping[int, wire.ShardFigures], shards: Collection[int]) ->
             total.bytes += one.bytes
             total.evicted += one.evicted
             total.refused += one.refused
+    for name, total in found.items():
+        total.cache_reads, total.cache_hits = cached.get(name, (0, 0))
     return list(found.values())
 
 

@@ -294,7 +294,8 @@ def _member_kind(role: wire.Role.ValueType) -> str:
 def _usage(request: wire.ReportRequest) -> messages.ResourceUsage:
     w = request.wire
     figures = {name: getattr(w, name) for name in (*messages.WAYS, "residual")} if request.HasField("wire") else {}
-    return messages.ResourceUsage(dict(request.seconds), tuple(request.staleness[: len(STALENESS) + 1]), figures)
+    stale, cached = tuple(request.staleness[: len(STALENESS) + 1]), (request.cache_reads, request.cache_hits)
+    return messages.ResourceUsage(dict(request.seconds), stale, figures, *map(dict, cached))
 
 
 def _value(kind: type[T], message: Message, **others: Any) -> T:

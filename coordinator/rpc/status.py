@@ -32,7 +32,7 @@ def build_status(event_loop: EventLoop, request: wire.StatusRequest) -> wire.Sta
         if machine.training.batch is not None:
             reply.batch.CopyFrom(_batch(machine.training.batch, machine.progress.pushes))
         shards = {member.number for member in machine.members.alive("shard")}
-        reply.tables.extend(totals(event_loop.throughput.shard_reports, shards))
+        reply.tables.extend(totals(event_loop.throughput.shard_reports, shards, machine.progress.cached))
         if (rounds := round_figures(machine)) is not None:
             reply.rounds.CopyFrom(_rounds(rounds))
         if request.placement and machine.placement is not None:

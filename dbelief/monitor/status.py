@@ -73,7 +73,7 @@ def to_dict(status: wire.StatusReply) -> dict[str, Any]:
 
 
 def _table(one: wire.TableFigures) -> dict[str, Any]:
-    return {"name": one.name, "rows": one.rows, "bytes": one.bytes, "evicted": one.evicted, "refused": one.refused}
+    return {field.name: getattr(one, field.name) for field in one.DESCRIPTOR.fields}
 
 
 def _spread(counts: Sequence[int]) -> list[dict[str, int | None]]:

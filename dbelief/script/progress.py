@@ -9,7 +9,7 @@ from dbelief.process.runtime import runtime
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.training.phases import PhaseTimer
 from dbelief.training.push_totals import PushTotals
-from dbelief.training.reports import Reports
+from dbelief.training.reports import Reports, cache_figures
 from dbelief.training.session import Session
 
 from .drawn import DrawnBatch
@@ -87,7 +87,8 @@ class ScriptProgress:
 
     def _request(self, **fields: Any) -> wire.ReportRequest:
         self._reported_s = runtime.monotonic()
-        return wire.ReportRequest(seconds=self.phases.seconds, staleness=self._totals.staleness, **fields)
+        cached = cache_figures(self._session.caches)
+        return wire.ReportRequest(seconds=self.phases.seconds, staleness=self._totals.staleness, **cached, **fields)
 
     def _answer(self) -> None:
         """Wait for the report under way, if any: the coordinator has the totals in their order."""

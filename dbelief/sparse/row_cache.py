@@ -82,7 +82,7 @@ class RowCache:
         slots = slots[known]
         self._calls += 1
         self._used[slots] = self._calls
-        self.hits, self.reads = self.hits + slots.size, self.reads + keys.size
+        self.reads, self.hits = self.reads + keys.size, self.hits + slots.size
         rows = np.empty((keys.size, self._table.width), np.float32)
         rows[known] = self._rows[slots]
         oldest = np.full(self._table.count, _NEWEST)

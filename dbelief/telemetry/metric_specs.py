@@ -120,6 +120,8 @@ _COORDINATOR = (
     MetricSpec("pushes_total", "pushes", "pushes acknowledged, as replicas reported"),
     MetricSpec("rounds_total", "rounds", "rounds that are over, of a job in lockstep"),
     MetricSpec("pushes_late_total", "pushes", "pushes that came after the end of their round"),
+    MetricSpec("table_cache_reads_total", "keys", "keys that replicas looked for in caches of rows", {"table": ()}),
+    MetricSpec("table_cache_hits_total", "keys", "of these, keys whose rows were there", {"table": ()}),
     MetricSpec("bytes_total", "bytes", "segments that replicas sent and received, in all ways", _DIRECTIONS),
     MetricSpec("phase_seconds_total", "seconds", "time of all replicas by phase, as they report it", {"phase": PHASES}),
     MetricSpec("samples_wanted", "samples", "samples after which the job ends"),

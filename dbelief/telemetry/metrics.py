@@ -117,6 +117,8 @@ class Metrics:
     table_bytes: Gauge
     table_rows_evicted_total: Counter
     table_keys_refused_total: Counter
+    table_cache_reads_total: Counter
+    table_cache_hits_total: Counter
     snapshot_seconds: Histogram
     snapshot_age_seconds: Gauge
     disk_free_bytes: Gauge

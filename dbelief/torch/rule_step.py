@@ -49,6 +49,7 @@ class RuleStep(Step):
         self._factor = RateFactor(session.job)
         placement = session.parameters.placement
         self._reader = TableReader.of_job(session.job, session.parameters, placement.dense, self._versions)
+        session.caches = self._reader.caches
         self._embeddings, self._row_scale = list(embeddings), 1.0
         for module in self._embeddings:
             module.attach(self._reader)

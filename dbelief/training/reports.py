@@ -6,10 +6,20 @@ some seconds.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from dbelief.process.begun import Begun
 from dbelief.process.runtime import runtime
 from dbelief.rpc.client.coordinator_client import MemberView
 from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.sparse.row_cache import RowCache
+
+
+def cache_figures(caches: Mapping[str, RowCache]) -> dict[str, Any]:
+    """Fields of a report on these caches, by table; also while another thread reads from them."""
+    hits = {name: cache.hits for name, cache in caches.items()}  # before the reads, of which they are some
+    return {"cache_hits": hits, "cache_reads": {name: cache.reads for name, cache in caches.items()}}
 
 
 class Reports:

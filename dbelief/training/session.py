@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -35,6 +35,7 @@ from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rpc.wire.payloads import Codecs
 from dbelief.rundir.result import read_result
 from dbelief.rundir.stored.copies import local_copy
+from dbelief.sparse.row_cache import RowCache
 from dbelief.sparse.table import SparseTable, number_tables
 from dbelief.training.initial_values import InitialValues
 from dbelief.training.pretrained import build_stacks
@@ -227,6 +228,8 @@ class Session:
         Sequence number of the last push, by named vector.
     metrics
         What evaluations measure beside loss and accuracy; None: nothing.
+    caches
+        What is kept of the rows of tables, by table.
     """
 
     job: Job
@@ -242,6 +245,7 @@ class Session:
     pusher: Pusher
     sequences: dict[str, int]
     metrics: JobMetrics | None = None
+    caches: Mapping[str, RowCache] = field(default_factory=dict)
 
     @classmethod
     def open(

@@ -23,6 +23,7 @@ class Coordinator:
     def __init__(self) -> None:
         self.received: list[int] = []
         self.seconds: list[dict[str, float]] = []
+        self.cached: list[tuple[dict[str, int], dict[str, int]]] = []
         self.may_answer, self.asked = threading.Event(), threading.Event()
         self.error: Exception | None = None
 
@@ -31,6 +32,7 @@ class Coordinator:
         report = request if method == "Report" else request.report
         self.received.append(report.progress.samples)
         self.seconds.append(dict(report.seconds))
+        self.cached.append((dict(report.cache_reads), dict(report.cache_hits)))
         self.asked.set()
         assert self.may_answer.wait(WAIT_S)
         if self.error is not None:
@@ -48,7 +50,8 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> Coordinator:
 @pytest.fixture
 def progress(coordinator: Coordinator) -> ScriptProgress:
     parameters = SimpleNamespace(figures=lambda: wire.WireFigures(sent=1))
-    session = SimpleNamespace(member=coordinator, parameters=parameters, sequences={PARAMETERS: 0})
+    caches = {"user": SimpleNamespace(reads=8, hits=6)}
+    session = SimpleNamespace(member=coordinator, parameters=parameters, sequences={PARAMETERS: 0}, caches=caches)
     return ScriptProgress(cast(Session, session))
 
 
@@ -75,13 +78,16 @@ def test_the_last_report_is_answered_before_a_script_leaves(coordinator: Coordin
     assert (coordinator.received, progress.job_samples) == ([10], 20)
 
 
-def test_reports_have_the_time_by_phase(coordinator: Coordinator, progress: ScriptProgress) -> None:
+def test_reports_have_the_time_by_phase_and_the_hits_of_caches(
+    coordinator: Coordinator, progress: ScriptProgress
+) -> None:
     coordinator.may_answer.set()
     progress.phases.end("compute")
     progress.phases.end("push")
     progress.report()
     progress.request_work(0, wire.WANTS_TRAINING)
     assert coordinator.seconds == [progress.phases.seconds] * 2
+    assert coordinator.cached == [({"user": 8}, {"user": 6})] * 2
     assert min(progress.phases.seconds[phase] for phase in ("compute", "push")) > 0
 
 

@@ -57,6 +57,7 @@ def a_reporter(
         member=MemberView(cast("CoordinatorClient", coordinator), wire.ROLE_REPLICA, 3, 7, 0),
         parameters=SimpleNamespace(figures=lambda: wire.WireFigures(sent=100, received=10 + ranks.rank, residual=0.5)),
         pusher=Pusher(3, 7, ranks.rank),
+        caches={"user": SimpleNamespace(reads=8, hits=6)},
     )
     nothing: Any = Anything()
     phases = PhaseTimer()
@@ -100,6 +101,7 @@ def test_lease_of_several_ranks_reports_progress(monkeypatch: pytest.MonkeyPatch
     waited = [report.seconds["wait"] for report in (*coordinator.reports, at_end)]
     assert waited[0] > 0
     assert waited == sorted(waited), "each report shows what the time went into"
+    assert (dict(at_end.cache_reads), dict(at_end.cache_hits)) == ({"user": 8}, {"user": 6})
     traffic = at_end.wire
     assert (traffic.sent, traffic.received, traffic.residual) == (200, 10 + 11, 1.0), "of both ranks"
 

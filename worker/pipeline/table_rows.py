@@ -42,11 +42,17 @@ class TableRows:
         It reads its rows here from now on.
     dense
         Segments that are no buckets; see `Placement.dense`.
+
+    Attributes
+    ----------
+    caches
+        Of its rows, by table.
     """
 
     def __init__(self, job: Job, network: Network, parameters: RowParameters, dense: int) -> None:
         self._network, self._parameters = network, parameters
         self._reader = TableReader.of_job(job, parameters, dense)
+        self.caches = self._reader.caches
         strategy = job.strategy
         assert isinstance(strategy, Downpour | Asynchronous | SyncSgd), "others have no tables"
         self._lockstep, self._base_rate = strategy.staleness is not None, strategy.rule.rate

@@ -69,7 +69,9 @@ def table_rows(session: Session) -> TableRows | None:
     if not session.job.tables:
         return None
     assert isinstance(session.model, Network), "of the layers that read the tables"
-    return TableRows(session.job, session.model, session.parameters, session.parameters.placement.dense)
+    rows = TableRows(session.job, session.model, session.parameters, session.parameters.placement.dense)
+    session.caches = rows.caches
+    return rows
 
 
 def synchronous(

@@ -101,6 +101,7 @@ function roundTiles(rounds) {
 function tableTiles(tables) {
   return (tables || []).flatMap((one) => [[`rows of ${one.name}`, count(one.rows)],
     [`memory of ${one.name}`, `${short(one.bytes, 3, " ")}B`],
+    ...(one.cache_reads ? [[`cached of ${one.name}`, percent(one.cache_hits / one.cache_reads, 1)]] : []),
     ...(one.evicted ? [[`evicted of ${one.name}`, count(one.evicted)]] : []),
     ...(one.refused ? [[`${one.name} is full`, `${count(one.refused)} keys refused`]] : [])]);
 }

@@ -413,6 +413,8 @@ class TableFigures(_message.Message):
     BYTES_FIELD_NUMBER: _builtins.int
     EVICTED_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
+    CACHE_READS_FIELD_NUMBER: _builtins.int
+    CACHE_HITS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """of the job's table"""
     rows: _builtins.int
@@ -423,6 +425,10 @@ class TableFigures(_message.Message):
     """rows removed in this incarnation"""
     refused: _builtins.int
     """keys that got no row as the table was full, counted at each push in this incarnation"""
+    cache_reads: _builtins.int
+    """keys that replicas have looked for in their caches, in a status; 0: they have none"""
+    cache_hits: _builtins.int
+    """of these, keys whose rows were there"""
     def __init__(
         self,
         *,
@@ -431,10 +437,12 @@ class TableFigures(_message.Message):
         bytes: _builtins.int = ...,
         evicted: _builtins.int = ...,
         refused: _builtins.int = ...,
+        cache_reads: _builtins.int = ...,
+        cache_hits: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "evicted", b"evicted", "name", b"name", "refused", b"refused", "rows", b"rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "cache_hits", b"cache_hits", "cache_reads", b"cache_reads", "evicted", b"evicted", "name", b"name", "refused", b"refused", "rows", b"rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1009,6 +1017,46 @@ class ReportRequest(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class CacheReadsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class CacheHitsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     REPLICA_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
@@ -1025,6 +1073,8 @@ class ReportRequest(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     SKIPPED_FIELD_NUMBER: _builtins.int
     EVALUATION_FAILED_FIELD_NUMBER: _builtins.int
+    CACHE_READS_FIELD_NUMBER: _builtins.int
+    CACHE_HITS_FIELD_NUMBER: _builtins.int
     replica: _builtins.int
     """number of the replica"""
     incarnation: _builtins.int
@@ -1081,6 +1131,14 @@ class ReportRequest(_message.Message):
     def evaluation_failed(self) -> Global___EvaluationFailed:
         """an evaluation that cannot be made; absent: none"""
 
+    @_builtins.property
+    def cache_reads(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """By table, keys that it has looked for in its cache of rows, and keys whose rows were there, in this incarnation;
+        empty: not reported.
+        """
+
+    @_builtins.property
+    def cache_hits(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     def __init__(
         self,
         *,
@@ -1100,10 +1158,12 @@ class ReportRequest(_message.Message):
         run_id: _builtins.int = ...,
         skipped: _abc.Iterable[Global___SkippedSamples] | None = ...,
         evaluation_failed: Global___EvaluationFailed | None = ...,
+        cache_reads: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        cache_hits: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_evaluation_failed", b"_evaluation_failed", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "evaluation", b"evaluation", "evaluation_failed", b"evaluation_failed", "failed", b"failed", "progress", b"progress", "traffic", b"traffic", "wire", b"wire"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_evaluation_failed", b"_evaluation_failed", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "evaluation", b"evaluation", "evaluation_failed", b"evaluation_failed", "failed", b"failed", "incarnation", b"incarnation", "initialised_in", b"initialised_in", "progress", b"progress", "replica", b"replica", "run_id", b"run_id", "seconds", b"seconds", "skipped", b"skipped", "staleness", b"staleness", "stored_lease", b"stored_lease", "traffic", b"traffic", "trouble", b"trouble", "wire", b"wire"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_evaluation_failed", b"_evaluation_failed", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "cache_hits", b"cache_hits", "cache_reads", b"cache_reads", "evaluation", b"evaluation", "evaluation_failed", b"evaluation_failed", "failed", b"failed", "incarnation", b"incarnation", "initialised_in", b"initialised_in", "progress", b"progress", "replica", b"replica", "run_id", b"run_id", "seconds", b"seconds", "skipped", b"skipped", "staleness", b"staleness", "stored_lease", b"stored_lease", "traffic", b"traffic", "trouble", b"trouble", "wire", b"wire"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bundle: _TypeAlias = _typing.Literal["bundle"]  # noqa: Y015
     _WhichOneofArgType__bundle: _TypeAlias = _typing.Literal["_bundle", b"_bundle"]  # noqa: Y015

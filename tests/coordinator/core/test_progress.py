@@ -55,11 +55,15 @@ def test_sums_do_not_depend_on_order_of_settling(
     for progress in (there, here):
         for replica, life, stale, number in told:
             more = {"sent": 8 * number, "received": number, "residual": 0.5 * number}
-            progress.record_usage(replica, 10 * replica + life, ResourceUsage({"compute": 1.0 * number}, stale, more))
+            cached = {"user": 2 * number}, {"user": number}
+            usage = ResourceUsage({"compute": 1.0 * number}, stale, more, *cached)
+            progress.record_usage(replica, 10 * replica + life, usage)
     for life in settled:
         for incarnation in (life, 10 + life, life):
             here.settle(incarnation)
     assert here.stale() == there.stale()
+    last = {(replica, life): number for replica, life, _, number in told}
+    assert here.cached == there.cached == ({"user": (2 * sum(last.values()), sum(last.values()))} if told else {})
     assert here.residual() == there.residual()
     lives = {10 * replica + life for replica, life, _, _ in told}
     over = {life for life in lives if life in settled or life - 10 in settled}

@@ -117,13 +117,15 @@ def test_rounds_that_a_quorum_ends_have_no_bound_and_are_counted(a_world: MakeWo
     assert math.isnan(watched.value("staleness_bound"))
     machine, first = world.machine, world.replicas[0]
     moved = {"sent": 300, "shared_sent": 20, "received": 60, "residual": 0.0}
-    machine.record_usage(0, first.incarnation, ResourceUsage({"compute": 3.0, "push": 0.5}, (2, 1), moved))
+    cached = {"user": 8}, {"user": 6}
+    machine.record_usage(0, first.incarnation, ResourceUsage({"compute": 3.0, "push": 0.5}, (2, 1), moved, *cached))
     report = ProgressReport(pushes=3, samples=30, steps=6, loss_sum=1.0, staleness_sum=1.0, open_round=4)
     machine.report_progress(0, first.incarnation, report, world.now_s)
     watched.see()
     names = ("rounds_total", "pushes_total", "pushes_late_total")
     assert [watched.value(name) for name in names] == [4, 3, 1]
     assert [watched.value("bytes_total", direction=way) for way in ("sent", "received")] == [320, 60]
+    assert [watched.value(f"table_cache_{what}_total", table="user") for what in ("reads", "hits")] == [8, 6]
     assert [watched.value("phase_seconds_total", phase=phase) for phase in ("compute", "push")] == [3.0, 0.5]
 
 

@@ -20,10 +20,11 @@ def test_rows_of_the_shards_that_are_there_add_up() -> None:
         1: report(user=(4, 41, 2, 0)),
         2: report(user=(9,) * 4),
     }
-    user, item = totals(reports, {0, 1})
+    user, item = totals(reports, {0, 1}, {"user": (8, 6), "gone": (1, 1)})
     assert (user.name, user.rows, user.bytes, user.evicted, user.refused) == ("user", 7, 71, 3, 0)
     assert (item.name, item.rows, item.bytes, item.evicted, item.refused) == ("item", 5, 50, 0, 2)
-    assert totals(reports, set()) == []
+    assert [(one.cache_reads, one.cache_hits) for one in (user, item)] == [(8, 6), (0, 0)]
+    assert totals(reports, set(), {}) == []
 
 
 def test_a_table_becomes_full_once() -> None:
@@ -34,7 +35,9 @@ def test_a_table_becomes_full_once() -> None:
 
 
 def test_a_line_has_what_there_is() -> None:
-    table = {"name": "user", "rows": 1_234, "bytes": 98_700, "evicted": 0, "refused": 0}
+    table = {"name": "user", "rows": 1_234, "bytes": 98_700, "evicted": 0, "refused": 0, "cache_reads": 0}
     assert table_line(table) == "table user: 1,234 rows, 98.7 kB"
+    read = {**table, "cache_reads": 4_000, "cache_hits": 3_001}
+    assert table_line(read) == "table user: 1,234 rows, 98.7 kB, 75.0% of 4,000 keys found in caches"
     ended = "5 evicted, full, 2,000 gradients of keys without a row dropped"
     assert table_line({**table, "evicted": 5, "refused": 2_000}) == f"table user: 1,234 rows, 98.7 kB, {ended}"

@@ -305,6 +305,8 @@ def test_a_report_with_a_request_for_work_is_recorded_before_it_is_answered(trai
     reported = wire.ReportRequest(
         progress=wire.Progress(lease=1, position=30, sequence=4, pushes=3, samples=30, steps=3, loss_sum=60.0),
         wire=wire.WireFigures(sent=7),
+        cache_reads={"user": 8},
+        cache_hits={"user": 6},
     )
     asked = wire.LeaseRequest(replica=first.number, incarnation=first.incarnation, last_lease=1, report=reported)
     reply = training("Lease", asked)
@@ -314,6 +316,7 @@ def test_a_report_with_a_request_for_work_is_recorded_before_it_is_answered(trai
     assert (progress.samples, progress.loss) == (30, 2.0)
     training("Lease", asked)
     assert progress.samples == 30, "repeated, as its reply was lost"
+    assert progress.cached == {"user": (8, 6)}
     gone = wire.LeaseRequest(replica=first.number, incarnation=999, report=reported)
     assert "was removed" in training("Lease", gone).stop
 
