@@ -43,7 +43,8 @@ def predict_command(run: Path | Url, file: Path | Url, outputs: bool) -> None:
     """Print the class of each sample in FILE, or its numbers where the job has no classes, as CSV.
 
     RUN is a run folder, its URL, or a model file. FILE is like the job's data: CSV, LIBSVM, Parquet, an IDX file of
-    images, an image or a folder of images, lines of text, or a NumPy file, or the URL of one; targets may be missing.
+    images, an image or a folder of images, lines of text, bags of keys, or a NumPy file, or the URL of one; targets may
+    be missing.
     """
     from dbelief.cli.inspect_run import predict
     from dbelief.rundir.stored.copies import local_copy

@@ -9,7 +9,7 @@ import numpy as np
 
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import DataError
-from dbelief.job import CsvData, Data, IdxData, ImagesData, LibsvmData, LinesData, ParquetData
+from dbelief.job import BagsData, CsvData, Data, IdxData, ImagesData, LibsvmData, LinesData, ParquetData
 from dbelief.url import Url
 
 from .files.data_file import DataFile, file_at
@@ -34,7 +34,8 @@ def read_samples(where: Path | Url, spec: Data, form: SampleForm) -> Any:
     where
         Path or URL of an .npy or .npz file (there the array `inputs`, or the only one), or a file as of the job's
         source: CSV, LIBSVM, IDX images, these plain or .gz; Parquet; an image, or a folder of images in the order of
-        their paths; or lines of text, with a class in front or without.
+        their paths; lines of text, with a class in front or without; of bags of keys a file of their format, with
+        labels or without.
     spec
         The data section of the model's job.
     form
@@ -42,8 +43,8 @@ def read_samples(where: Path | Url, spec: Data, form: SampleForm) -> Any:
 
     Returns
     -------
-    array, or SparseRows of LIBSVM files, shape (n, features...)
-        Not scaled; of a table with an encoder, encoded.
+    array, or SparseRows of LIBSVM files, shape (n, features...); or SparseBatch
+        Not scaled; of a table with an encoder, encoded. A SparseBatch is of bags of keys; its labels mean nothing.
 
     Raises
     ------
@@ -54,6 +55,10 @@ def read_samples(where: Path | Url, spec: Data, form: SampleForm) -> Any:
     if isinstance(spec, ImagesData) and not arrays:
         return _checked(read_image_files(where, spec), where, form)
     file = file_at(where)
+    if isinstance(spec, BagsData):
+        from .bags.in_memory import read_bags
+
+        return read_bags(file, spec)
     if arrays:
         inputs: np.ndarray = _array(file)
         if form.encoder is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -13,19 +14,23 @@ from dbelief.arrays.backend import Backend, aligned, select_backend
 from dbelief.core.layout import Layout
 from dbelief.core.sample_form import SampleForm
 from dbelief.data import Samples, SparseSplit, Split, load
+from dbelief.data.bags.batch import SparseBatch
+from dbelief.data.bags.split import BagSplit, stored
 from dbelief.data.tables.frames import columns_of, is_frame
 from dbelief.data.tables.table_encoder import TableEncoder
 from dbelief.errors import DataError, ModelError
 from dbelief.evaluation.evaluate import batches
-from dbelief.job import Job, ScriptModel, load_job
+from dbelief.job import BagsData, Job, ScriptModel, load_job
 from dbelief.nn import Batch, Model, SparseRows
 from dbelief.nn.model import GivesOutputs
+from dbelief.nn.network import Network
 from dbelief.nn.torch_state import fill_module
 from dbelief.rundir.model_metadata import ModelMetadata
 from dbelief.rundir.result import NO_MODEL, read_model
 from dbelief.rundir.stored.copies import local_copy, parse_run
 
 from .initial_values import InitialValues
+from .saved_network import read_set
 from .session import build_model, made_by_its_script
 
 Module = TypeVar("Module")
@@ -65,7 +70,8 @@ class TrainedModel:
         inputs : array-like, or SparseRows, shape (n, features...)
             Values as in the job's data: the columns of a table in its order, without target and ignored columns, with
             texts for categories and dates, and None for what is missing; or a frame of pandas, in which columns are
-            found by their names. The job's `scale` is applied here.
+            found by their names. The job's `scale` is applied here. Where layers read tables a SparseBatch of
+            `dbelief.data.bags`, of n samples, whose labels and weights are not used.
         encoded : bool
             Whether rows of a table with categories, dates or gaps have been read as numbers for the model already.
 
@@ -137,6 +143,8 @@ class TrainedModel:
 
         Their targets are 0.
         """
+        if isinstance(self.job.data, BagsData):
+            return self._bags(inputs)
         if isinstance(inputs, SparseRows):
             self._check_shape(inputs.shape)
             return SparseSplit.of(inputs, self._targets(len(inputs)))
@@ -159,6 +167,19 @@ class TrainedModel:
                 f"inputs: sample {int(np.argwhere(~np.isfinite(scaled))[0][0])} has a value that is not finite"
             )
         return Split(scaled, self._targets(len(samples)))
+
+    def _bags(self, inputs: Any) -> Samples:
+        """Samples of bags of keys; raise DataError where the inputs are none, or lack a column that is read."""
+        name = self.job.name
+        if not isinstance(inputs, SparseBatch):
+            raise DataError(
+                f"inputs are {type(inputs).__name__}, must be a SparseBatch of dbelief.data.bags for job {name}"
+            )
+        assert isinstance(self.model, Network)
+        for column in chain.from_iterable(self.model.reads.values()):
+            if column not in inputs.bags:
+                raise DataError(f"inputs have no column {column!r}, which job {name} reads: {', '.join(inputs.bags)}")
+        return BagSplit(stored(inputs), np.arange(len(inputs)), self._targets(len(inputs)))
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise DataError where inputs of this shape are not of the job's samples."""
@@ -210,7 +231,9 @@ def load_model(run: Path | str, into: Any = None) -> Any:
     run
         The folder of the run, `runs/NAME`, its URL, or a model file, such as its `model.safetensors` or an export. The
         job's data is not needed. A Python model needs its source: that of the run, or, for a file that was moved or
-        exported and of which the job names a relative path, beside the file.
+        exported and of which the job names a relative path, beside the file. Layers that read tables need the run:
+        parameters and rows are those of its newest valid snapshot set, which of a run that has ended is the last, and a
+        key without a row reads as its initial row.
     into
         A torch module of the trained one's kind. It is filled and returned; neither job nor source is needed then. A
         script's module is used in this way alone; where it has rows of tables, see `load_tables`.
@@ -225,11 +248,14 @@ def load_model(run: Path | str, into: Any = None) -> Any:
         It is neither, the run has no model, or the file is damaged. Of a model of an earlier version: the job's data
         cannot be read, from which the sizes are taken then.
     ModelError
-        The model is not the one that the job describes, or not that of `into`; or it is a script's, without `into`.
+        The model is not the one that the job describes, or not that of `into`; or it is a script's, without `into`;
+        or its layers read tables, and the file is not in its run.
+    UserError, RuntimeFailure
+        Layers read tables, and the run has no valid set.
 
     Notes
     -----
-    Memory: two copies of the model.
+    Memory: two copies of the model; of tables all rows, without the state of their rules, and a bucket.
     """
     with local_copy(parse_run(run), parameters=True) as path:
         return _load(path, into)
@@ -244,16 +270,20 @@ def _load(path: Path, into: Any) -> Any:
     if isinstance(job.model, ScriptModel):
         raise made_by_its_script(job)
     samples = ModelMetadata.read(file).samples or _form_of_data(job, file)
-    backend = select_backend("auto" if job.device == "cuda" else job.device)  # it may be used where there is no GPU
+    device = job.computes_on
+    backend = select_backend("auto" if device == "cuda" else device)  # it may be used where there is no GPU
     model, _ = build_model(job, samples, backend)
-    if job.tables:
-        raise ModelError(
-            f"job {job.name}: its model reads rows of tables, which the model file does not have; they are in the "
-            "snapshot sets of the run"
-        )
     layout = InitialValues.of(job, model).layout
     flat = aligned(layout.size, np.float32)
-    read_model(file, layout, flat, path)
+    if isinstance(model, Network) and model.reads:
+        if not _in_run(file):
+            raise ModelError(
+                f"job {job.name}: its model reads rows of tables, which {file} does not have: name the folder of the "
+                "run, whose snapshot sets have them"
+            )
+        read_set(file.parent, model, layout, flat)
+    else:
+        read_model(file, layout, flat, path)
     return TrainedModel(job, samples, model, layout, backend, layout.views(backend.to_device(flat)))
 
 
@@ -268,6 +298,11 @@ def _model_file(path: Path) -> Path:
     return file
 
 
+def _in_run(file: Path) -> bool:
+    """Whether a model file is that of the run folder that it is in."""
+    return file.name == "model.safetensors" and file.with_name("job.yaml").is_file()
+
+
 def _job_of(file: Path) -> Job:
     """The job of a model file: of the run folder that it is in, whose paths are absolute, or its own.
 
@@ -276,9 +311,8 @@ def _job_of(file: Path) -> Job:
     DataError, JobError
         See `ModelMetadata`.
     """
-    of_run = file.with_name("job.yaml")
-    if file.name == "model.safetensors" and of_run.is_file():
-        return load_job(of_run, {})
+    if _in_run(file):
+        return load_job(file.with_name("job.yaml"), {})
     return ModelMetadata.read(file).load_job()
 
 

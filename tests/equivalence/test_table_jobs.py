@@ -6,15 +6,21 @@ ALGORITHMS: Downpour SGD with one replica is SGD (DistBelief, section 4.1), rows
 from __future__ import annotations
 
 import re
+import shutil
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 import dbelief
+from dbelief.cli.inspect_run import evaluate_run, predict
 from dbelief.data import load, permutation
-from dbelief.errors import ModelError
+from dbelief.data.bags import read_libsvm
+from dbelief.errors import DataError, ModelError
 from dbelief.job import parse_job
 from dbelief.rundir.events import read_events
 from dbelief.sparse.table import number_tables
@@ -96,8 +102,47 @@ def test_one_replica_is_the_plain_program(tmp_path: Path, monkeypatch: pytest.Mo
     assert found[-1]["set"] == "test"
     assert found[-1]["loss"] == pytest.approx(loss, rel=1e-5)
     assert 0.5 < found[-1]["metrics"]["auc"] <= 1
-    with pytest.raises(ModelError, match="job machine: its model reads rows of tables, which the model file does not"):
-        dbelief.load_model(run / "model.safetensors")
+    (run / "job.yaml").write_text(JOB.replace("rows.svm", str(tmp_path / "rows.svm")))
+    again = evaluate_run(run, "test")
+    assert again["loss"] == pytest.approx(found[-1]["loss"], rel=1e-6)
+    assert again["metrics"]["auc"] == pytest.approx(found[-1]["metrics"]["auc"], rel=1e-6)
+    check_new_samples(run, again)
+    moved = shutil.copy(run / "model.safetensors", tmp_path / "moved.safetensors")
+    says = f"^job machine: its model reads rows of tables, which {moved} does not have: name the folder of the run, "
+    with pytest.raises(ModelError, match=says):
+        dbelief.load_model(moved)
+
+
+def check_new_samples(run: Path, evaluated: dict[str, Any]) -> None:
+    """Predictions of samples without labels are those that an evaluation judges; unknown keys have initial rows."""
+    trained = dbelief.load_model(run / "model.safetensors")
+    test = load(trained.job.data, run).test
+    assert test is not None
+    bags, lines = test.inputs.columns["features"], list[str]()
+    for first, stop in pairwise(bags.indptr.tolist()):
+        pairs = zip(bags.keys[first:stop].tolist(), bags.values[first:stop].tolist(), strict=True)
+        lines.append(" ".join(f"{key}:{value}" for key, value in pairs))
+    new = run / "new.svm"
+    new.write_text("\n".join([*lines, "777:2 -777:0.5"]))
+    names, *rows = predict(run, new, with_outputs=True)
+    assert names == ["class", "-1", "1"]
+    right = np.mean([row[0] == ("-1", "1")[label] for row, label in zip(rows, test.targets.tolist(), strict=False)])
+    assert right == pytest.approx(evaluated["accuracy"])
+    v, w = (table.initial(np.array([777, -777])) for table in number_tables(trained.job.tables, 3, 1))
+    assert float(rows[-1][2]) == pytest.approx(
+        trained.views["fm1.bias"][0] + v[0] @ v[1] + [2, 0.5] @ w[:, 0], abs=1e-6
+    )
+    batch = next(iter(read_libsvm(run.parent / "rows.svm", 5)))
+    assert trained.predict(batch).tolist() == [row[0] for row in predict(run, run.parent / "rows.svm", False)][:5]
+    for wrong, says in [
+        (np.zeros((1, 0)), "inputs are ndarray, must be a SparseBatch of dbelief.data.bags for job machine"),
+        (
+            replace(batch, bags={"f": batch.bags["features"]}),
+            "inputs have no column 'features', which job machine reads: f",
+        ),
+    ]:
+        with pytest.raises(DataError, match=says):
+            trained.outputs(wrong)
 
 
 @pytest.mark.parametrize(

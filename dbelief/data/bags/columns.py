@@ -17,7 +17,7 @@ class IdColumns:
     Attributes
     ----------
     label
-        The labels.
+        The labels; None: they are 0.
     ids
         Whole numbers, which are keys as they are.
     texts
@@ -26,7 +26,7 @@ class IdColumns:
         The weights; None: they are 1.
     """
 
-    label: str
+    label: str | None
     ids: Sequence[str]
     texts: Sequence[str]
     weight: str | None
@@ -34,7 +34,11 @@ class IdColumns:
     @property
     def numbers(self) -> list[str]:
         """Label and weight."""
-        return [self.label, *([] if self.weight is None else [self.weight])]
+        return [name for name in (self.label, self.weight) if name is not None]
+
+    def labels(self, numbers: np.ndarray) -> np.ndarray:
+        """Labels among the (n, k) numbers of these columns: a copy, float32."""
+        return np.zeros(len(numbers), np.float32) if self.label is None else numbers[:, 0].astype(np.float32)
 
     def check(self) -> None:
         """Check the names.

@@ -70,12 +70,12 @@ class CsvLines:
         if len(cells.lines) != sum(map(bool, map(bytes.strip, content.split(b"\n")))):
             last = line + content.count(b"\n") - content.endswith(b"\n")
             raise DataError(f"{where}, lines {line} to {last}: a quoted field holds the end of a line")
-        labels, weights = cells.numbers[:, 0].copy(), np.ones(len(cells.lines), np.float32)
+        labels, weights = self._columns.labels(cells.numbers), np.ones(len(cells.lines), np.float32)
         if self._columns.weight is not None:
-            weights = cells.numbers[:, 1].copy()
+            weights = cells.numbers[:, -1].copy()
             if (below := weights < 0).any():
                 at = cells.lines[int(np.argmax(below))]
-                raise DataError(f"{where}, line {at}, {called[self._places[1]]}: a weight is below 0")
+                raise DataError(f"{where}, line {at}, {called[self._places[numbers - 1]]}: a weight is below 0")
         names, bags = (*self._columns.ids, *self._columns.texts), dict[str, Bag]()
         for name, fields in zip(names, cells.texts, strict=True):
             bags[name] = self._bag(name, fields, cells.lines, where)

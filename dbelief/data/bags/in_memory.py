@@ -90,22 +90,33 @@ def bags_sizes(spec: BagsData, folder: Path) -> tuple[int, int, int]:
     return train, validation, test
 
 
-def _read(spec: BagsData, files: Sequence[DataFile]) -> SparseBatch:
-    return SparseBatch.joined(list(_batches(spec, files)))
+def read_bags(file: DataFile, spec: BagsData) -> SparseBatch:
+    """New samples in a file of the job's format: labels may be missing, and are not checked.
+
+    Raises
+    ------
+    DataError
+        The file has no samples, or violates its format.
+    """
+    return _read(spec, [file], labelled=False)
 
 
-def _batches(spec: BagsData, files: Sequence[DataFile]) -> Iterable[SparseBatch]:
-    columns = IdColumns(spec.label or "", spec.ids, spec.texts, None)
+def _read(spec: BagsData, files: Sequence[DataFile], labelled: bool = True) -> SparseBatch:
+    return SparseBatch.joined(list(_batches(spec, files, labelled)))
+
+
+def _batches(spec: BagsData, files: Sequence[DataFile], labelled: bool) -> Iterable[SparseBatch]:
+    columns = IdColumns(spec.label if labelled else None, spec.ids, spec.texts, None)
     if spec.format == "parquet":
         return RowGroupStream(ParquetFiles.open(files), columns, _ROWS)
     lines: LineFormat
     if spec.format == "csv":
         lines = CsvLines(columns, {}, ",", files[0])
     elif spec.format == "vw":
-        lines = VwLines(spec.columns or None)
+        lines = VwLines(spec.columns or None, labelled)
     else:
         fields = {name: int(name) for name in spec.columns}
-        lines = LibsvmLines(spec.format == "libffm", fields or None)
+        lines = LibsvmLines(spec.format == "libffm", fields or None, labelled)
     return LineStream(files, lines, _ROWS)
 
 

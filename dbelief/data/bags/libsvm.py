@@ -47,17 +47,20 @@ class LibsvmLines:
         Whether a feature has its field in front, as in libffm.
     wanted
         Number of each field by the name of its bag; None: all features are in one bag.
+    labelled
+        Whether each row has a label; else a first word without a colon is left out, and labels are 0.
     """
 
     comment = ord("#")
     header: bytes | None = None
 
-    def __init__(self, fielded: bool, wanted: Mapping[str, int] | None) -> None:
-        self._fielded, self._wanted = fielded, wanted
+    def __init__(self, fielded: bool, wanted: Mapping[str, int] | None, labelled: bool = True) -> None:
+        self._fielded, self._wanted, self._labelled = fielded, wanted, labelled
 
     def parse(self, content: bytes, line: int, where: str) -> SparseBatch:
         """See `LineFormat`."""
-        rows = _scanned(content, self._fielded) or parse_rows(content, line, self._fielded, where)
+        fielded, labelled = self._fielded, self._labelled
+        rows = _scanned(content, fielded, labelled) or parse_rows(content, line, fielded, where, labelled)
         bags = split_bags(self._wanted, rows.fields, rows.ends, rows.keys, rows.values)
         return SparseBatch(rows.labels, np.ones(len(rows.labels), np.float32), bags)
 
@@ -115,20 +118,20 @@ def read_libffm(files: Files, fields: Sequence[int] | None = None, size: int = 2
     return LineStream(named_files(files, ".ffm"), LibsvmLines(True, wanted), size)
 
 
-def _scanned(content: bytes, fielded: bool) -> KeyedRows | None:
+def _scanned(content: bytes, fielded: bool, labelled: bool = True) -> KeyedRows | None:
     from .libsvm_scan import scan_rows  # imports numba
 
     rows, most = content.count(b"\n") + 1, content.count(b":") // (1 + fielded) + 1
     labels, ends = np.empty(rows, np.float32), np.empty(rows, np.int64)
     fields, keys = np.zeros(most, np.int64), np.empty(most, np.int64)
     values = np.empty(most, np.float32)
-    rows, count = scan_rows(np.frombuffer(content, np.uint8), fielded, labels, ends, fields, keys, values)
+    rows, count = scan_rows(np.frombuffer(content, np.uint8), fielded, labelled, labels, ends, fields, keys, values)
     if rows < 0:
         return None
     return KeyedRows(labels[:rows], ends[:rows], fields[:count], keys[:count], values[:count])
 
 
-def parse_rows(content: bytes, line: int, fielded: bool, where: str) -> KeyedRows:
+def parse_rows(content: bytes, line: int, fielded: bool, where: str, labelled: bool = True) -> KeyedRows:
     """Read rows by Python's own parsers of numbers, which know more forms of them, and say what is wrong.
 
     Raises
@@ -142,9 +145,11 @@ def parse_rows(content: bytes, line: int, fielded: bool, where: str) -> KeyedRow
         if not words:
             continue
         at = f"{where}, line {number}"
-        labels.append(number_in(words[0], "label", at))
-        queries = not fielded and len(words) > 1 and words[1].startswith(b"qid:")
-        for word in words[1 + queries :]:
+        labels.append(number_in(words[0], "label", at) if labelled else 0.0)
+        if labelled or b":" not in words[0]:
+            del words[0]
+        queries = not fielded and bool(words) and words[0].startswith(b"qid:")
+        for word in words[queries:]:
             parts = word.split(b":")
             if len(parts) != 2 + fielded:
                 raise DataError(f"{at}: {shown(word)} is not {form}")

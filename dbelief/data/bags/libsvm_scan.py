@@ -13,8 +13,13 @@ _DIGITS = 18  # fit into 63 bits
 
 
 @jit
-def scan_rows(content: Any, fielded: bool, labels: Any, ends: Any, fields: Any, keys: Any, values: Any) -> Any:
-    """Read all rows; return (rows, features). Rows are -1 where a word is no plain number, and left to Python."""
+def scan_rows(
+    content: Any, fielded: bool, labelled: bool, labels: Any, ends: Any, fields: Any, keys: Any, values: Any
+) -> Any:
+    """Read all rows; return (rows, features). Rows are -1 where a word is no plain number, and left to Python.
+
+    Not `labelled`: a first word without a colon is left out, and labels are 0.
+    """
     at, n, rows, count = 0, len(content), 0, 0
     while at < n:
         if is_blank(content[at]):
@@ -25,11 +30,18 @@ def scan_rows(content: Any, fielded: bool, labels: Any, ends: Any, fields: Any, 
                 at += 1
             continue
         stop = word_end(content, at)
-        plain, label = decimal_number(content, at, stop)
-        if not plain:
-            return -1, 0
-        labels[rows] = label
-        at, begins = stop, not fielded
+        first, begins = labelled, not fielded
+        if labelled:
+            plain, label = decimal_number(content, at, stop)
+            if not plain:
+                return -1, 0
+            labels[rows] = label
+        else:
+            labels[rows], first = 0, True
+            for place in range(at, stop):
+                first &= content[place] != _COLON
+        if first:
+            at = stop
         while True:
             while at < n and content[at] != _LF and is_blank(content[at]):
                 at += 1

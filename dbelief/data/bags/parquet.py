@@ -92,9 +92,9 @@ class RowGroupStream:
 
     def _batch(self, table: Any, where: str) -> SparseBatch:
         numbers = target_numbers(table, self._columns.numbers, MissingValues.of(()), where)
-        labels, weights = numbers[:, 0].copy(), np.ones(len(numbers), np.float32)
+        labels, weights = self._columns.labels(numbers), np.ones(len(numbers), np.float32)
         if self._columns.weight is not None:
-            weights = numbers[:, 1].copy()
+            weights = numbers[:, -1].copy()
             if (below := weights < 0).any():
                 row = int(np.argmax(below))
                 raise DataError(f"{where}, column {self._columns.weight!r}, row {row} (from 0): a weight is below 0")

@@ -26,19 +26,21 @@ class VwLines:
     ----------
     namespaces
         Those that are read; None: all, in one bag.
+    labelled
+        Whether each row has a label; else that of a row without one is 0.
     """
 
     comment = -1
     header: bytes | None = None
 
-    def __init__(self, namespaces: Sequence[str] | None) -> None:
-        self._wanted = None
+    def __init__(self, namespaces: Sequence[str] | None, labelled: bool = True) -> None:
+        self._wanted, self._labelled = None, labelled
         if namespaces is not None:
             self._wanted = dict(zip(namespaces, text_keys(namespaces).tolist(), strict=True))
 
     def parse(self, content: bytes, line: int, where: str) -> SparseBatch:
         """See `LineFormat`."""
-        rows, weights = _scanned(content) or parse_rows(content, line, where)
+        rows, weights = _scanned(content, self._labelled) or parse_rows(content, line, where, self._labelled)
         bags = split_bags(self._wanted, rows.fields, rows.ends, rows.keys, rows.values)
         return SparseBatch(rows.labels, weights, bags)
 
@@ -73,7 +75,7 @@ def read_vw(files: Files, namespaces: Sequence[str] | None = None, size: int = 2
     return LineStream(named_files(files, ".vw"), VwLines(namespaces), size)
 
 
-def _scanned(content: bytes) -> tuple[KeyedRows, np.ndarray] | None:
+def _scanned(content: bytes, labelled: bool = True) -> tuple[KeyedRows, np.ndarray] | None:
     from .vw_scan import scan_rows  # imports numba
 
     rows, most = content.count(b"\n") + 1, len(content) // 2 + 1  # a feature is one byte and a blank, or more
@@ -81,14 +83,14 @@ def _scanned(content: bytes) -> tuple[KeyedRows, np.ndarray] | None:
     ends, fields, keys = np.empty(rows, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
     values, name = np.empty(most, np.float32), np.empty(len(content) + 1, np.uint8)
     data = np.frombuffer(content, np.uint8)
-    rows, count = scan_rows(data, labels, weights, ends, fields, keys, values, name)
+    rows, count = scan_rows(data, labelled, labels, weights, ends, fields, keys, values, name)
     if rows < 0:
         return None
     held = (fields[:count].copy(), keys[:count].copy(), values[:count].copy())
     return KeyedRows(labels[:rows], ends[:rows], *held), weights[:rows]
 
 
-def parse_rows(content: bytes, line: int, where: str) -> tuple[KeyedRows, np.ndarray]:
+def parse_rows(content: bytes, line: int, where: str, labelled: bool = True) -> tuple[KeyedRows, np.ndarray]:
     """Rows and their weights by Python's own parsers of numbers, which know more forms of them, and say what is wrong.
 
     Raises
@@ -104,7 +106,7 @@ def parse_rows(content: bytes, line: int, where: str) -> tuple[KeyedRows, np.nda
         head, *spaces = text.split(b"|")
         if not spaces:
             raise DataError(f"{at}: has no |, behind which features are")
-        label, weight = _head(head, at)
+        label, weight = _head(head, at, labelled)
         labels.append(label)
         weights.append(weight)
         for space in spaces:
@@ -120,12 +122,14 @@ def parse_rows(content: bytes, line: int, where: str) -> tuple[KeyedRows, np.nda
     return rows, floats[1]
 
 
-def _head(head: bytes, at: str) -> tuple[float, float]:
-    """Label and weight of a row."""
+def _head(head: bytes, at: str, labelled: bool) -> tuple[float, float]:
+    """Label and weight of a row, 0 and 1 of one without a label."""
     words = head.split()
     touches = bool(words) and head.endswith(words[-1])
     if words and (touches or words[-1].startswith(b"'")):
         words.pop()
+    if not words and not labelled:
+        return 0.0, 1.0
     if not words:
         hint = f": {shown(head.split()[-1])} is a tag, as no blank is between it and |" if touches else ""
         raise DataError(f"{at}: has no label before |{hint}")

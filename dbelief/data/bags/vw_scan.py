@@ -14,18 +14,18 @@ _LF, _BAR, _COLON, _QUOTE, _CARET = 10, 124, 58, 39, 94
 
 @jit
 def scan_rows(
-    content: Any, labels: Any, weights: Any, ends: Any, fields: Any, keys: Any, values: Any, name: Any
+    content: Any, labelled: bool, labels: Any, weights: Any, ends: Any, fields: Any, keys: Any, values: Any, name: Any
 ) -> tuple[int, int]:
     """Read all rows; return (rows, features). Rows are -1 where a word is not plain, and left to Python.
 
-    `name`: room for the text of a feature with its namespace.
+    Not `labelled`: a row without a label has label 0. `name`: room for the text of a feature with its namespace.
     """
     at, n, rows, count = 0, len(content), 0, 0
     while at < n:
         if is_blank(content[at]):
             at += 1
             continue
-        plain, at, labels[rows], weights[rows] = _head(content, at)
+        plain, at, labels[rows], weights[rows] = _head(content, at, labelled)
         if not plain:
             return -1, 0
         while at < n and content[at] == _BAR:
@@ -38,7 +38,7 @@ def scan_rows(
 
 
 @jit
-def _head(content: Any, at: Any) -> tuple[bool, int, float, float]:
+def _head(content: Any, at: Any, labelled: bool) -> tuple[bool, int, float, float]:
     """Return (whether they are plain, the place of the first bar, label, weight)."""
     n, words, tagged = len(content), 0, False
     label, weight = 0.0, 1.0
@@ -61,7 +61,7 @@ def _head(content: Any, at: Any) -> tuple[bool, int, float, float]:
                 label = number
             words += 1
         at = stop
-    return at < n and content[at] == _BAR and words > 0, at, label, weight
+    return at < n and content[at] == _BAR and (words > 0 or not labelled), at, label, weight
 
 
 @jit

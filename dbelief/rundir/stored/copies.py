@@ -13,7 +13,7 @@ from dbelief.checkpoint.object_sets import ObjectSets
 from dbelief.checkpoint.set_files import LocalFiles
 from dbelief.checkpoint.snapshot_set import first_valid
 from dbelief.errors import CorruptSnapshot, DataError, DbeliefError, SnapshotError
-from dbelief.job import load_job
+from dbelief.job import BagsData, load_job
 from dbelief.rundir.summary import EARLIER, FILE, has_model
 from dbelief.storage.object_store import ObjectStore, connect
 from dbelief.url import Url, is_url, parse_url
@@ -44,7 +44,8 @@ def local_copy(run: Path | Url, parameters: bool = False, sets: bool = False) ->
     Parameters
     ----------
     parameters
-        With its model, or its newest valid set where it did not end. It may be a model file then, which is yielded.
+        With its model; with its newest valid set where it did not end, or its layers read tables. It may be a model
+        file then, which is yielded.
     sets
         With its newest valid set in any case.
 
@@ -75,6 +76,7 @@ def local_copy(run: Path | Url, parameters: bool = False, sets: bool = False) ->
                 _fetch(store, url, folder / url.name)
         fetch_events(store, run, folder / EVENTS)
         if parameters or sets:
+            sets |= isinstance(load_job(folder / "job.yaml").data, BagsData)
             whole = run / MODEL in there and has_model(folder)
             if (sets or not whole) and not _fetch_newest_set(ObjectSets(store, run / "snapshots"), folder):
                 whole = run / MODEL in there

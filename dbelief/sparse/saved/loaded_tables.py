@@ -70,6 +70,10 @@ class LoadedTable:
         wanted, bags = given_keys(keys, self.keys)
         if wanted.ndim != 1 or bags is not None:
             raise ValueError(f"keys are of shape {wanted.shape}, must be of shape (n,), and not lists of lists")
+        return self.read(wanted)
+
+    def read(self, wanted: np.ndarray) -> np.ndarray:
+        """Rows of (n,) int64 keys, which are the hashes where keys are texts; see `rows`."""
         found = np.zeros((wanted.size, self.width), np.float32)
         seen = np.zeros(wanted.size, np.bool_)
         order, parts = self.table.split(wanted)
@@ -121,10 +125,20 @@ def load_tables(run: Path | str, unseen: Unseen = "init") -> dict[str, LoadedTab
     where = parse_run(run)
     if isinstance(where, Path) and not (where / "job.yaml").is_file():
         tables = [map_row_file(path) for path in _row_files(where)]
-    else:
-        with local_copy(where, sets=True) as folder:
-            tables = _rows_of_run(SavedRows.newest(folder))
-    return {one.table.name: LoadedTable(one, unseen) for one in tables}
+        return {one.table.name: LoadedTable(one, unseen) for one in tables}
+    with local_copy(where, sets=True) as folder:
+        return tables_of_set(SavedRows.newest(folder), unseen)
+
+
+def tables_of_set(saved: SavedRows, unseen: Unseen = "init") -> dict[str, LoadedTable]:
+    """The tables of a snapshot set by name, read into memory; `unseen`: see `load_tables`.
+
+    Raises
+    ------
+    SnapshotError
+        The set is damaged, or has rows of another form than the job's tables.
+    """
+    return {one.table.name: LoadedTable(one, unseen) for one in _rows_of_set(saved)}
 
 
 def _row_files(where: Path) -> list[Path]:
@@ -137,7 +151,7 @@ def _row_files(where: Path) -> list[Path]:
     return files
 
 
-def _rows_of_run(saved: SavedRows) -> list[TableParts]:
+def _rows_of_set(saved: SavedRows) -> list[TableParts]:
     tables = []
     for table in saved.tables:
         parts = sorted(saved.buckets(table), key=lambda one: one.number)

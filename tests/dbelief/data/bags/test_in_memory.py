@@ -10,6 +10,7 @@ import pytest
 
 from dbelief.data import load, sizes
 from dbelief.data.bags import SparseBatch, read_csv, read_libffm, read_libsvm, read_vw
+from dbelief.data.new_samples import read_samples
 from dbelief.errors import DataError
 from dbelief.nn import NO_NUMBERS, BagRows
 from dbelief.sparse.text_keys import text_keys
@@ -85,6 +86,35 @@ def test_mini_batches_have_bags_and_labels_of_their_samples(tmp_path: Path) -> N
     assert test.head(1).inputs.columns["user"].keys.tolist() == [3]
     with pytest.raises(ValueError, match="index 3 is out of range"):
         test.gather(np.array([3]), test.buffer(4))
+
+
+@pytest.mark.parametrize("name", [*FORMATS, "parquet"])
+@pytest.mark.parametrize("labelled", [True, False])
+def test_new_samples_have_the_bags_of_the_stream_with_labels_or_without(
+    name: str, labelled: bool, tmp_path: Path
+) -> None:
+    write(tmp_path)
+    text = "csv" if name == "parquet" else name
+    like, spec = (DATA.validate_python({"source": "bags", "format": one, **FORMATS[text]}) for one in (text, name))
+    expected, file = load(like, tmp_path), tmp_path / FORMATS[text]["files"]
+    if not labelled:
+        cut = "," if text == "csv" else " "
+        file.write_text("".join(line.partition(cut)[2] for line in file.read_text().splitlines(keepends=True)))
+    if name == "parquet":
+        pytest.importorskip("pyarrow")
+        from pyarrow import csv, parquet
+
+        table, file = csv.read_csv(file), file.with_suffix(".parquet")
+        parquet.write_table(table, file)
+    assert expected.form is not None
+    assert expected.train is not None
+    found = read_samples(file, spec, expected.form)
+    assert len(found) == ROWS
+    for column, own in expected.train.stored.columns.items():  # type: ignore[attr-defined]
+        bag = found.bags[column]
+        assert bag.keys.tolist() == own.keys.tolist()
+        assert bag.values.tolist() == own.values.tolist()
+        assert bag.offsets.tolist() == own.indptr[:-1].tolist()
 
 
 @pytest.mark.parametrize(

@@ -83,15 +83,22 @@ def test_compiled_loops_give_what_pythons_parsers_give(rows: list[Any], gap: str
     assert expected.keys.tolist() == [key for _, row in rows for _, key, _ in row]
     assert expected.values.tolist() == [np.float32(value) for _, row in rows for *_, value in row]
     assert expected.ends.tolist() == np.cumsum([len(row) for _, row in rows]).tolist()
-    if (found := _scanned(content, fielded)) is not None:
-        for own, other in zip(found, expected, strict=True):
-            assert own.dtype == other.dtype
-            assert np.array_equal(own, other)
+    bare = text_of([("?" * (not row), row) for _, row in rows], gap, fielded).encode()
+    without = parse_rows(bare, 1, fielded, "t", labelled=False)
+    assert not without.labels.any()
+    for one, other in zip(without[1:], expected[1:], strict=True):
+        assert np.array_equal(one, other)
+    for text, labelled, wanted in [(content, True, expected), (bare, False, without)]:
+        if (found := _scanned(text, fielded, labelled)) is not None:
+            for own, other in zip(found, wanted, strict=True):
+                assert own.dtype == other.dtype
+                assert np.array_equal(own, other)
 
 
 def test_plain_text_is_read_by_compiled_loops() -> None:
     assert _scanned(b"-1 3:0.5 1:2\n0.25 -7:1e-3\n", False) is not None
     assert _scanned(b"1 1:3:0.5\n", True) is not None
+    assert _scanned(b"3:0.5 1:2\n? -7:1e-3\n", False, labelled=False) is not None
 
 
 def test_rows_are_those_of_scikit_learn(tmp_path: Path) -> None:

@@ -58,9 +58,11 @@ NUMBER = st.one_of(st.integers(0, 99).map(str), st.floats(0, 9, width=16).map(re
 WORD = st.text("abÄ-'_", min_size=1, max_size=4)
 FEATURES = st.lists(st.tuples(WORD, st.one_of(st.just(""), NUMBER.map(":{}".format))), max_size=4)
 SPACES = st.lists(st.tuples(st.sampled_from(["", "a", "user", "user:0.5"]), FEATURES), min_size=1, max_size=4)
+BARE = ["", " ", "'tag", "x"]
+"""Heads without a label."""
 ROWS = st.lists(
     st.tuples(
-        st.sampled_from(["0 ", "1 ", "-1 ", "1 2.5 ", "1 'tag", "0 .5 '", "1 3 x"]),
+        st.sampled_from(["0 ", "1 ", "-1 ", "1 2.5 ", "1 'tag", "0 .5 '", "1 3 x", *BARE]),
         SPACES,
         st.sampled_from(["\n", "\r\n", "\n\n"]),
     ),
@@ -75,12 +77,14 @@ def test_compiled_loops_give_what_pythons_parsers_give(rows: list[Any]) -> None:
         head + " ".join(f"|{name} " + "\t".join(f"{word}{value}" for word, value in own) for name, own in spaces) + end
         for head, spaces, end in rows
     ).encode()
-    expected, weights = parse_rows(content, 1, "t")
+    labelled = not any(head in BARE for head, *_ in rows)
+    expected, weights = parse_rows(content, 1, "t", labelled)
+    assert expected.labels.tolist() == [0 if head in BARE else float(head.split()[0]) for head, *_ in rows]
     own = [(name.partition(":")[0], word) for _, spaces, _ in rows for name, listed in spaces for word, _ in listed]
     assert expected.keys.tolist() == [key(f"{name}^{word}" if name else word) for name, word in own]
     assert expected.fields.tolist() == [key(name) for name, _ in own]
     assert weights.tolist() == [{"1 2.5 ": 2.5, "0 .5 '": 0.5, "1 3 x": 3}.get(head, 1) for head, *_ in rows]
-    if (found := _scanned(content)) is not None:
+    if (found := _scanned(content, labelled)) is not None:
         for one, other in zip((*found[0], found[1]), (*expected, weights), strict=True):
             assert one.dtype == other.dtype
             assert np.array_equal(one, other)
@@ -88,6 +92,7 @@ def test_compiled_loops_give_what_pythons_parsers_give(rows: list[Any]) -> None:
 
 def test_plain_text_is_read_by_compiled_loops() -> None:
     assert _scanned(DOCUMENTED.encode()) is not None
+    assert _scanned(b"|user a\n'tag |user b\n1 |user c\n", labelled=False) is not None
 
 
 @pytest.mark.parametrize(

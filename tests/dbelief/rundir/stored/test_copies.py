@@ -25,6 +25,14 @@ strategy: {name: downpour, batch: 1, rule: {name: momentum, rate: 1, mu: 0.9}}
 limits: {samples: 3}
 replicas: 0
 """
+WITH_TABLES = """
+name: digits
+model: {layers: [{embedding_bag: t}, {dense: 1}], loss: logistic}
+data: {source: bags, format: vw, files: t.vw}
+strategy: {name: downpour, batch: 1, rule: {name: momentum, rate: 1, mu: 0.9}}
+tables: {t: {width: 2, rule: {name: sgd, rate: 1}}}
+limits: {samples: 3}
+"""
 
 
 @pytest.fixture
@@ -91,6 +99,9 @@ def test_a_run_that_has_ended_comes_with_its_model(there: ObjectStore, run: Url)
     with local_copy(run, parameters=True) as folder:
         assert names(folder) == {"job.yaml", "events.jsonl", "summary.json", "model.safetensors"}
     with local_copy(run, parameters=True, sets=True) as folder:
+        assert names(folder) == {"job.yaml", "events.jsonl", "summary.json", "model.safetensors", "snapshots"}
+    there.replace(run / "job.yaml", WITH_TABLES.encode())
+    with local_copy(run, parameters=True) as folder:
         assert names(folder) == {"job.yaml", "events.jsonl", "summary.json", "model.safetensors", "snapshots"}
 
 
