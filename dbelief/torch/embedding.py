@@ -47,7 +47,7 @@ class LoadedReader:
 
     def read(self, table: SparseTable, keys: np.ndarray) -> np.ndarray:
         """See `TableReader.read`."""
-        return self._tables[table.name].rows(keys)
+        return self._tables[table.name].read(keys)
 
     def prefetch(self, table: SparseTable, keys: np.ndarray) -> None:
         """See `TableReader.prefetch`: the rows are here already."""

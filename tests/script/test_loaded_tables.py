@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,8 @@ from dbelief.sparse.saved.loaded_tables import LoadedTable  # noqa: E402
 from dbelief.sparse.saved.row_file import TableParts  # noqa: E402
 from dbelief.sparse.saved.set_rows import SavedRows  # noqa: E402
 from dbelief.sparse.table import SparseTable  # noqa: E402
+from dbelief.sparse.text_keys import text_keys  # noqa: E402
+from dbelief.torch.embedding import embeddings_of  # noqa: E402
 from tests.script.rows import IDS, Clicks, dataset, new_out  # noqa: E402
 from tests.script.test_tables import JOB, ROWS  # noqa: E402
 from tests.script.test_whole import launch  # noqa: E402
@@ -41,18 +42,25 @@ def test_loaded_rows_are_read_and_never_trained() -> None:
     weights = torch.from_numpy(tables["t"].rows(np.arange(-3, 8)))
     assert weights[-1].abs().max() < 0.5
     keys, offsets = torch.tensor([7, -3, 0, 7]), torch.tensor([0, 1, 1])
-    reader: Any = SimpleNamespace()
+    assert embeddings_of(torch.nn.ModuleList([row, bag]), {}) == [], "a Sync attaches those of the job alone"
     for module, plain, given in [
         (row, torch.nn.Embedding.from_pretrained(weights), [keys.reshape(2, 2)]),
         (bag, torch.nn.EmbeddingBag.from_pretrained(weights, mode="mean"), [keys, offsets]),
     ]:
-        module.attach(reader)  # as a Sync does with those of the job
         assert torch.equal(module(*given), plain(given[0] + 3, *given[1:]))
         assert not module(*given).requires_grad
         assert module.take() == []
         assert list(module.state_dict()) == []
     with pytest.raises(ModelError, match=r"EmbeddingBag: there is no table 'u'; tables: t$"):
         dbelief.torch.EmbeddingBag(tables, "u")
+
+
+def test_loaded_rows_are_found_by_texts() -> None:
+    keys = np.sort(text_keys(["a", "b"]))
+    rows = np.arange(4, dtype=np.float32).reshape(2, 2)
+    table = LoadedTable(TableParts(SparseTable("t", 2, 5, 0.5, 0.1, 0, 1), "text", [(keys, rows)]), "zero")
+    bag = dbelief.torch.EmbeddingBag({"t": table}, "t", mode="sum")
+    assert torch.equal(bag([["a", "b"], ["b", "c"]]), torch.from_numpy(np.stack([rows.sum(0), table.rows(["b"])[0]])))
 
 
 @pytest.mark.long
