@@ -66,7 +66,9 @@ def test_rows_of_a_bag_are_multiplied_by_values() -> None:
 def test_a_module_pulls_its_distinct_keys_ahead() -> None:
     from dbelief.torch import Embedding
 
-    job: Any = SimpleNamespace(membership=SimpleNamespace(job=SimpleNamespace(tables={"t": SimpleNamespace(width=2)})))
+    job: Any = SimpleNamespace(
+        membership=SimpleNamespace(job=SimpleNamespace(tables={"t": SimpleNamespace(width=2, keys="int64")}))
+    )
     module, begun = Embedding(job, "t"), list[Any]()
     assert module.cache_hits is None
     with pytest.raises(UserError, match="Embedding of table 't': make Sync"):
