@@ -73,7 +73,18 @@ class LoadedTable:
         return self.read(wanted)
 
     def read(self, wanted: np.ndarray) -> np.ndarray:
-        """Rows of (n,) int64 keys, which are the hashes where keys are texts; see `rows`."""
+        """Rows of keys as they are on the shards.
+
+        Parameters
+        ----------
+        wanted : int64, shape (n,)
+            Keys; where these are texts, their hashes.
+
+        Returns
+        -------
+        float32, shape (n, width)
+            See `rows`.
+        """
         found = np.zeros((wanted.size, self.width), np.float32)
         seen = np.zeros(wanted.size, np.bool_)
         order, parts = self.table.split(wanted)
