@@ -388,6 +388,10 @@ class ClockReport(PullCall):
         newest = np.full(segments, np.iinfo(np.int64).max)
         super().__init__(job, place, run, np.empty(0, np.float32), newest, PARAMETERS, clock, pusher)
 
+    def _fill(self, part: bulk.SegmentPayload, out: np.ndarray) -> None:
+        """Leave numbers out: a shard that is restored before it answers may send them all the same."""
+        self.received += len(part.data or b"")
+
     @property
     def passed(self) -> int:
         """See `ShardCall`: the finished segments are reported by the call that they belong to."""
