@@ -192,33 +192,11 @@ def make_plan(
     step = [*model.step, *_clipping(job, grid)]
     on_device, devices = _device(job)
     placement = placed(model.layout, job.shards)
-    talks = _talks(model.layout, placement, grid.size)
     sparse = model.reads_sparse and not on_device
     batch = sample.batch_bytes(samples, sparse)
     layers = reading_sparse(model.layers, sample.numbers) if sparse and sample.numbers else model.layers
     touched = _touched(job, model, sample, samples) if sparse and grid.size == 1 else None
-    ranks = []
-    for rank in range(grid.size):
-        part = model.layout.part(rank)
-        memory = rank_memory(
-            job,
-            whole=model.layout.size,
-            part=part.size,
-            drawn=model.drawn,
-            given=sum(model.frozen),
-            frozen=model.frozen[rank],
-            activations=model.activations[rank],
-            exchanged=exchange_bytes(step, rank),
-            batch=batch,
-            on_device=on_device,
-            touched=touched,
-        )
-        sent = sum(int(passage.sent_bytes[rank].sum()) for passage in step)
-        messages = sum(int(passage.messages[rank].sum()) for passage in step)
-        moved = fetched_bytes(job.wire, part.size), pushed_bytes(job.wire, part.size)
-        if touched is not None:
-            moved = TOUCHED_BYTES * touched, TOUCHED_BYTES * touched
-        ranks.append(PlannedRank(rank, part.size, model.frozen[rank], memory, talks[rank], sent, messages, *moved))
+    ranks = _ranks(job, model, placement, step, batch, touched, on_device)
     held = _rows(job, model, sample, samples, rows or {}, keys or {}, memory_gib)
     shards = _shards(job, placement, held)
     volumes = Volumes.of(layers, job.replicas, samples)
@@ -243,6 +221,42 @@ def make_plan(
         notes,
         held,
     )
+
+
+def _ranks(
+    job: Job,
+    model: Sketch,
+    placement: Placement,
+    step: Sequence[Passage],
+    batch: int,
+    touched: int | None,
+    on_device: bool,
+) -> list[PlannedRank]:
+    """The ranks of a replica; `batch`: bytes of a mini-batch's inputs, `touched`: see `rank_memory`."""
+    size = Grid.of(job.grid).size
+    ranks = []
+    for rank, shards in enumerate(_talks(model.layout, placement, size)):
+        part = model.layout.part(rank)
+        memory = rank_memory(
+            job,
+            whole=model.layout.size,
+            part=part.size,
+            drawn=model.drawn,
+            given=sum(model.frozen),
+            frozen=model.frozen[rank],
+            activations=model.activations[rank],
+            exchanged=exchange_bytes(step, rank),
+            batch=batch,
+            on_device=on_device,
+            touched=touched,
+        )
+        sent = sum(int(passage.sent_bytes[rank].sum()) for passage in step)
+        messages = sum(int(passage.messages[rank].sum()) for passage in step)
+        moved = fetched_bytes(job.wire, part.size), pushed_bytes(job.wire, part.size)
+        if touched is not None:
+            moved = TOUCHED_BYTES * touched, TOUCHED_BYTES * touched
+        ranks.append(PlannedRank(rank, part.size, model.frozen[rank], memory, shards, sent, messages, *moved))
+    return ranks
 
 
 def _rows(

@@ -153,5 +153,7 @@ def few_faults(draw: st.DrawFn) -> tuple[Fault, ...]:
 def test_any_few_faults_leave_no_trace(lasting: Shards, faults: tuple[Fault, ...]) -> None:
     plan = Plan(None, faults)
     note(str(plan))
-    pushers = [Pusher(number, next(LIVES)) for number in range(2)]
+    pushers, before = [Pusher(number, next(LIVES)) for number in range(2)], lasting.read()
     push_through(lasting, plan, pushers, 3, deadline_s=60)
+    pushed = sum(integers(who.incarnation, 3, lasting.placement.size).sum(axis=0) for who in pushers)
+    np.testing.assert_array_equal(lasting.read(), before - pushed)
