@@ -80,13 +80,13 @@ class PullHandler:
             The shard's incarnation has ended meanwhile, or its follower may have been promoted.
         """
         request, shard = self._request, self._shard
-        indices = [index for rows in (self._rows, self._wanted) for index, _ in rows]
         if shard.staleness is not None and request.HasField("pusher"):
+            indices = [index for rows in (self._rows, self._wanted) for index, _ in rows]
             shard.record_clock(indices, request.pusher.replica, request.clock)
-        if self.waits:
-            self._wait("pulls", shard, indices, request.clock)
-            yield start  # no segments: the wait is over
-            start = b""
+            if self.waits:
+                self._wait("pulls", shard, indices, request.clock)
+                yield start  # no segments: the wait is over
+                start = b""
         for message in self._listed(start) if request.HasField("shared") else self._encoded(start):
             if self._controller.shard_for(request.target) is not shard:
                 raise Moved(f"was assigned its segments again in epoch {self._controller.epoch}")

@@ -34,6 +34,8 @@ class PushHandler(UploadHandler):
         self._taken = 0  # segments
         self._acknowledged = 0  # of these, by the replies sent so far
         self._duplicates = self._staleness = self._lost = 0  # since the last reply
+        self._apply_s: list[float] = []  # of the segments of one message
+        self._late: list[int] = []
         self._pull: PullHandler | None = None
         if self.opening.HasField("pull"):
             if not self._count:
@@ -57,6 +59,7 @@ class PushHandler(UploadHandler):
             taken = [self._apply(part) for part in parts]
         for part, one in zip(parts, taken, strict=True):
             self._count_in(part, one)
+        self._observe()
         for acknowledgement in self._replies(self.complete):
             if acknowledgement is WAITS:
                 yield WAITS
@@ -78,7 +81,7 @@ class PushHandler(UploadHandler):
         values = self._numbers(part)
         began = runtime.monotonic()
         taken = self._shard.push(self._push, part.index, values, part.offset, part.version, payloads.form_of(part))
-        self._metrics.apply_seconds.observe(runtime.monotonic() - began)
+        self._apply_s.append(runtime.monotonic() - began)
         return taken
 
     def _count_in(self, part: bulk.SegmentPayload, taken: SegmentResult) -> None:
@@ -95,7 +98,13 @@ class PushHandler(UploadHandler):
             self._metrics.duplicates_total.inc()
         rounds = shard.quorum is not None and taken.outcome is Outcome.STAGED
         if (taken.outcome is Outcome.APPLIED and not push.assign) or rounds:
-            self._metrics.staleness.observe(taken.staleness)
+            self._late.append(taken.staleness)
+
+    def _observe(self) -> None:
+        """Count in the metrics what the segments of one message took, and how stale they were."""
+        self._metrics.apply_seconds.observe_all(self._apply_s)
+        self._metrics.staleness.observe_all(self._late)
+        self._apply_s, self._late = [], []
 
     def _replies(self, ended: bool) -> Iterator[wire.PushAcknowledgement | None]:
         """Acknowledgement that is due now: at the end of the push, or after `ACKNOWLEDGE_EVERY` more segments."""

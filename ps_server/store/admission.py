@@ -6,6 +6,7 @@ A request beyond a limit, or an invalid push, is refused before anything is allo
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,8 @@ MOST_BLOCKS = 64
 MOST_SHARED_BYTES = 256 << 30
 """Bytes of shared memory over all connections; it is the workers' memory: here it costs a page table of 1/512."""
 
-DTYPES: Mapping[str, type[np.generic]] = {ACCRUED: np.float64}
+_FLOAT32 = np.dtype(np.float32)
+DTYPES: Mapping[str, np.dtype[Any]] = {ACCRUED: np.dtype(np.float64)}
 """Element type of each named vector; float32 for names that are not listed."""
 
 
@@ -101,7 +103,7 @@ class PushAdmission:
             return
         if not push.assign and push.vector != PARAMETERS:
             raise Rejected(f"segment {index}: the rule applies to {PARAMETERS!r}, not to {push.vector!r}")
-        dtype = np.dtype(DTYPES.get(push.vector, np.float32))
+        dtype = DTYPES.get(push.vector, _FLOAT32)
         if gradient.dtype != dtype:
             raise Rejected(f"segment {index}: {gradient.dtype} numbers for {push.vector!r}, which holds {dtype}")
         if len(gradient) != span.length and not (push.assign or self._staleness is None or span.by_key):

@@ -313,8 +313,10 @@ class PullCall(ShardCall):
 
     def openings(self) -> Iterator[wire.PullRequest]:
         """One request, for the remaining segments; several where they are in shared memory and very many."""
-        left = [span.index for span in self.run[self.done :] if not span.by_key]
-        buckets = [span.index for span in self.run[self.done :] if span.by_key]  # of a report: no keys
+        left, buckets = [span.index for span in self.run[self.done :]], list[int]()
+        if left and self.run[-1].by_key:  # of a report, which names no keys; they are behind all others
+            buckets = [span.index for span in self.run[self.done :] if span.by_key]
+            left = left[: len(left) - len(buckets)]
         versions = self._versions[left].tolist()
         known = min(versions, default=0) >= 0
         at_once = len(left) if self._shared[0] is None else _MOST_REQUESTED

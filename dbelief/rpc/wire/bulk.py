@@ -136,7 +136,7 @@ class PayloadJoiner:
         Rejected
             A piece does not follow the one before it, or is more than the numbers of its segment can be encoded in.
         """
-        if not self._pieces and not any(part.more for part in parts):
+        if not self._pieces and True not in [part.more for part in parts]:
             return parts
         found = []
         for part in parts:

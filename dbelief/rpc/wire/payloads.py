@@ -189,8 +189,9 @@ def pushed_numbers(part: SegmentPayload, push: Push, span: SegmentSpan) -> np.nd
 
 def form_of(part: SegmentPayload) -> SegmentPayload | None:
     """The encoded form of the numbers, where they were decoded, or none were sent; else None."""
-    encoded = part.codec in _DECODERS or row_payloads.is_encoded(part)
-    return part if encoded or (part.data is None and not part.shared) else None
+    if part.shared:
+        return None
+    return part if part.data is None or part.codec in _DECODERS or row_payloads.is_encoded(part) else None
 
 
 class Payloads:

@@ -38,6 +38,19 @@ def test_a_program_uses_its_own_metrics_and_all_of_them(role: str, program: str)
     assert [name for name in listed if not any(re.search(rf"\b{name}\b", text) for text in texts)] == []
 
 
+@pytest.mark.parametrize("seen", [[], [3], [0, 4, 4, 5, 1000], [64] * 6])
+def test_observations_together_count_as_one_after_another(seen: list[int]) -> None:
+    together, single = Metrics("ps"), Metrics("ps")
+    together.staleness.observe_all(seen)
+    for amount in seen:
+        single.staleness.observe(amount)
+    names = [f"staleness_{name}" for name in ("count", "sum")]
+    bounds = [("staleness_bucket", {"le": str(float(bound))}) for bound in (0, 4, 6, 64, 128)]
+    for name, labels in [*((name, {}) for name in names), *bounds]:
+        assert together.value(name, **labels) == single.value(name, **labels)
+    assert together.value("staleness_count") == len(seen)
+
+
 def test_counted_values_are_read_back() -> None:
     metrics = Metrics("ps")
     metrics.pushes_total.labels("params").inc(3)
