@@ -4,7 +4,8 @@
 
 A trainer's mini-batch has 13,312 keys, drawn by Zipf's law: those of 512 samples with 26 columns. It gets their rows,
 of width 16, computes a loss of them, and its gradient steps the rows by Adagrad; a row counts once in each mini-batch.
-The job has one shard; its trainers are scripts with `dbelief.torch.EmbeddingBag` and `sync.step`. torch RPC has one
+The job has one shard; its trainers are scripts with `dbelief.torch.EmbeddingBag` and `sync.step`; "ahead": they begin
+to pull the rows of the next mini-batch while they compute, and the ratios are of these. torch RPC has one
 server, and two ways (`rows_peer.py`): as in torch's tutorials, and with the distinct keys only. All have the same keys,
 one thread in each process, and TCP over loopback; they take turns in every round.
 """
@@ -24,7 +25,7 @@ from benchmarks.harness import checkout, options, report, runs, timing
 from benchmarks.harness.extras import needs_torch
 
 PEER = Path(__file__).with_name("rows_peer.py")
-OURS, PEERS = "dbelief", ("autograd", "distinct")
+OURS, AHEAD, PEERS = "dbelief", "dbelief, ahead", ("autograd", "distinct")
 BATCH = 512
 SCRIPT = """
 import json
@@ -57,6 +58,8 @@ with dbelief.join() as job:
     clock = Clock(drawn, here, job.replica, {trainers})
     for samples in job.sampler(range({samples}), batch_size={batch}):
         loss = drawn.loss(model(drawn.keys(clock.begin_step())))
+        if {ahead}:
+            model.bag.prefetch(drawn.keys(clock.steps))
         loss.backward()
         sync.step(loss, samples=len(samples))
     (here / f"rate-{{job.replica}}.json").write_text(json.dumps([clock.steps, clock.rows_per_s()]))
@@ -67,7 +70,7 @@ def job_of(samples: int) -> dict[str, Any]:
     """The job file."""
     rule = {"name": "adagrad", "rate": 0.05, "eps": 1e-10}
     # Small leases: the first trainer waits for the others to warm up, and they need samples for that.
-    sizes = {"batch": BATCH, "lease": 4 * BATCH}
+    sizes = {"batch": BATCH, "lease": 16 * BATCH}
     strategy = {"name": "downpour", **sizes, "rule": {"name": "sgd", "rate": 1e-9}, "warm_start": None}
     return {
         "name": "rows",
@@ -80,12 +83,12 @@ def job_of(samples: int) -> dict[str, Any]:
     }
 
 
-def ours(rows: int, trainers: int, steps: int) -> float:
-    """Rows/s of the trainers of a job."""
+def ours(rows: int, trainers: int, steps: int, ahead: bool) -> float:
+    """Rows/s of the trainers of a job; `ahead`: they begin to pull a mini-batch's rows before the step before it."""
     with tempfile.TemporaryDirectory() as text:
         folder, samples = Path(text), trainers * steps * BATCH
         (folder / "job.yaml").write_text(json.dumps(job_of(samples)))
-        sizes = {"rows": rows, "trainers": trainers, "samples": samples, "batch": BATCH}
+        sizes = {"rows": rows, "trainers": trainers, "samples": samples, "batch": BATCH, "ahead": ahead}
         (folder / "rows.py").write_text(SCRIPT.format(root=str(checkout.ROOT), **sizes))
         runs.dbelief(folder, "run", "--quiet", "--job", "job.yaml", "--workers", str(trainers), "rows.py")
         found = [json.loads(file.read_text()) for file in folder.glob("rate-*.json")]
@@ -112,16 +115,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300, help="of a trainer; the first 32 are not counted")
     words = parser.parse_args()
     needs_torch()
-    table, medians = Table("trainers", "way", "rows/s", "ours over it", "of the rounds"), []
+    table, medians = Table("trainers", "way", "rows/s", "ours ahead over it", "of the rounds"), []
     for trainers in words.trainers:
         rounds: list[dict[str, float]] = [{} for _ in range(words.rounds)]
-        for number, way in timing.interleaved((OURS, *PEERS), words.rounds):
+        for number, way in timing.interleaved((OURS, AHEAD, *PEERS), words.rounds):
             sizes = words.rows, trainers, words.steps
-            rounds[number][way] = ours(*sizes) if way == OURS else peer(way, *sizes)
+            rounds[number][way] = peer(way, *sizes) if way in PEERS else ours(*sizes, way == AHEAD)
             report.progress({"trainers": trainers, "round": number, "way": way, "rows_per_s": rounds[number][way]})
-        middle = timing.medians(rounds, OURS, *PEERS)
-        for way in (OURS, *PEERS):
-            ratios = sorted(row[OURS] / row[way] for row in rounds)
+        middle = timing.medians(rounds, OURS, AHEAD, *PEERS)
+        for way in (OURS, AHEAD, *PEERS):
+            ratios = sorted(row[AHEAD] / row[way] for row in rounds)
             x = ratios[len(ratios) // 2]
             medians.append({"trainers": trainers, "way": way, "rows_per_s": middle[way], "x": x, "rounds": ratios})
             spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Sized
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, Self
 
-import numpy as np
-
 from dbelief.data import permutation
 from dbelief.errors import DataError, UserError
 
@@ -270,8 +268,8 @@ class LeasedBatches:
         if epoch != self._of_order:
             self._sampler.check_length()
             self._of_order, self._order = epoch, permutation(self._size, self._seed, epoch)
-        indices: np.ndarray = self._order[start:stop]
-        return [int(index) for index in indices]
+        indices: list[int] = self._order[start:stop].tolist()
+        return indices
 
 
 def _bounds(samples: int, parts: int) -> list[tuple[int, int]]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
 
 from dbelief.arrays.row_index import slots_for
 
@@ -38,13 +41,10 @@ class RowForm:
         """Numbers of a row with its state."""
         return self.width + sum(count for count, _ in self.state.values())
 
-    def columns(self) -> list[tuple[int, int]]:
-        """(first number, count) of the row, and of each part of the state."""
-        found, first = [(0, self.width)], self.width
-        for count, _ in self.state.values():
-            found.append((first, count))
-            first += count
-        return found
+    @cached_property
+    def edges(self) -> np.ndarray:
+        """int64: where the row begins, where each part of its state does, and where all ends."""
+        return np.cumsum([0, self.width, *(count for count, _ in self.state.values())])
 
     def nbytes(self, rows: int, slots: int | None = None) -> int:
         """Bytes of so many rows of one arena: keys, stamps, rows with their state, and the index.

@@ -8,7 +8,6 @@ import numpy as np
 
 from dbelief.errors import NonFinite
 
-from .table import pack
 from .table_reader import TableReader
 
 RowGradients = tuple[np.ndarray, np.ndarray]
@@ -36,10 +35,10 @@ def packed_gradients(
         reader.pushed(table, keys)
         if scale != 1.0:
             gradients = gradients * np.float32(scale)
-        if not (finite := np.isfinite(gradients).all(axis=1)).all():
+        if not np.isfinite(gradients).all():
+            finite = np.isfinite(gradients).all(axis=1)
             raise NonFinite(f"the gradient of table {name!r} is not finite for key {keys[~finite][0]}")
-        order, ranges = table.split(keys)
-        packed |= {index: pack(keys[order[own]], gradients[order[own]]) for index, own in ranges}
+        packed |= table.pack(keys, gradients)
     return packed
 
 

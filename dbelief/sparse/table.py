@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from dbelief.job.tables import TableSection  # a shard does not import the job file's module
 
 
+u32 = np.uint32
+Order = np.ndarray | slice
+IN_ORDER = slice(None)
 MOST_KEYS = 1 << 20
 """Keys of one bucket in a pull: their rows are made in one piece."""
 
@@ -93,12 +96,31 @@ class SparseTable:
         parts
             Index of each bucket that has some, and their range in the order.
         """
-        own = buckets(hashes(keys, self.salt), self.count)
-        by_key = np.argsort(keys)
-        order = by_key[np.argsort(own[by_key], kind="stable")]  # of 16 bits each: NumPy sorts them by radix
-        edges = np.searchsorted(own[order], np.arange(self.count + 1)).tolist()
-        ranges = enumerate(itertools.starmap(slice, pairwise(edges)), self.first)
+        order, parts = self.runs(keys)
+        return np.arange(keys.size)[order], parts
+
+    def runs(self, keys: np.ndarray) -> tuple[Order, list[tuple[int, slice]]]:
+        """As `split`; the order is `IN_ORDER`, which copies nothing, where the keys are sorted and distinct."""
+        own, edges = buckets(hashes(keys, self.salt), self.count), np.empty(self.count + 1, np.int64)
+        order: Order = IN_ORDER
+        if not in_order(keys, own, edges):
+            by_key = np.argsort(keys)
+            order = by_key[np.argsort(own[by_key], kind="stable")]  # of 16 bits each: NumPy sorts them by radix
+            edges = np.searchsorted(own[order], np.arange(self.count + 1))
+        ranges = enumerate(itertools.starmap(slice, pairwise(edges.tolist())), self.first)
         return order, [(index, own) for index, own in ranges if own.start < own.stop]
+
+    def pack(self, keys: np.ndarray, rows: np.ndarray) -> dict[int, np.ndarray]:
+        """By bucket, packed rows of (n,) int64 keys, each once, and (n, width) float32: views of one array.
+
+        Cost: a pass over the keys and one over the rows, and a sort where the keys are not as `split` sorts them.
+        """
+        order, parts = self.runs(keys)
+        edges = np.array([0, *(own.stop for _, own in parts)], np.int64)
+        each, packed = 2 + self.width, np.empty(keys.size * (2 + self.width), np.float32)
+        sorted_keys, sorted_rows = np.ascontiguousarray(keys[order]), np.ascontiguousarray(rows[order], np.float32)
+        pack_runs(sorted_keys.view(u32), sorted_rows.reshape(-1).view(u32), edges, packed.view(u32))
+        return {index: packed[each * own.start : each * own.stop] for index, own in parts}
 
 
 def number_tables(sections: Mapping[str, TableSection], seed: int, first: int) -> tuple[SparseTable, ...]:
@@ -152,6 +174,40 @@ def unpack(packed: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
     """(n,) int64 keys and (n, width) float32 rows, as views of a packed array of a length that fits."""
     count = packed.size // (2 + width)
     return packed[: 2 * count].view(np.int64), packed[2 * count :].reshape(count, width)
+
+
+@kernel("read uint32", "read uint32", "read int64", "write uint32", "void")
+def pack_runs(keys: np.ndarray, rows: np.ndarray, edges: np.ndarray, packed: np.ndarray) -> None:
+    """Pack each run of keys, from an edge to the next, with its rows; all as their bits."""
+    width = rows.size // max(1, keys.size // 2)
+    for run in range(edges.size - 1):
+        first, count = edges[run], edges[run + 1] - edges[run]
+        at = first * (2 + width)
+        for i in range(2 * count):
+            packed[at + i] = keys[2 * first + i]
+        at += 2 * count
+        for i in range(width * count):
+            packed[at + i] = rows[width * first + i]
+
+
+@kernel("read int64", "read uint16", "write int64", "boolean")
+def in_order(keys: np.ndarray, own: np.ndarray, edges: np.ndarray) -> bool:
+    """Whether keys are sorted by bucket, and in each rise strictly; then `edges` is where each bucket's begin.
+
+    `own`: number of each key's bucket, of `edges.size - 1`.
+    """
+    last = -1
+    for i in range(keys.size):
+        bucket = int(own[i])
+        if bucket < last or (bucket == last and keys[i] <= keys[i - 1]):
+            return False
+        while last < bucket:
+            last += 1
+            edges[last] = i
+    while last < edges.size - 1:
+        last += 1
+        edges[last] = keys.size
+    return True
 
 
 @kernel("read int64", "boolean")

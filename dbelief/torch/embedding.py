@@ -13,10 +13,13 @@ from dbelief.errors import ModelError, UserError
 from dbelief.script.job import ScriptJob
 from dbelief.script.user_code import located
 from dbelief.sparse.given_keys import beyond_int64, given_keys, not_of_kind
+from dbelief.sparse.ordered_keys import ordered_keys
 from dbelief.sparse.row_gradients import RowGradients
 from dbelief.sparse.table import SparseTable
 from dbelief.sparse.table_reader import TableReader
 from dbelief.sparse.tables_read import with_tables
+
+from .bag_sums import bag_sums, bags_of
 
 if TYPE_CHECKING:  # a script that trains does not import what reads sets
     from dbelief.job.tables import TableSection
@@ -146,6 +149,9 @@ class EmbeddingBag(torch.nn.Module):  # type: ignore[misc]
                 raise UserError(f"{self._name}: offsets beside lists of keys, which are bags themselves")
         offsets = starts if offsets is None else offsets
         rows, places = self._rows(whole)
+        bags = bags_of(places, offsets, len(rows), self.mode) if per_sample_weights is None else None
+        if bags is not None:
+            return bag_sums(rows, bags)
         made: torch.Tensor = functional.embedding_bag(
             places, rows, offsets, mode=self.mode, per_sample_weights=per_sample_weights
         )
@@ -173,9 +179,10 @@ class EmbeddingBag(torch.nn.Module):  # type: ignore[misc]
     def _rows(self, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows of the distinct keys, and of each key which of them is its own."""
         reader = self._attached()
-        distinct, places = torch.unique(keys, return_inverse=True)
-        own = distinct.cpu().numpy()
-        rows = torch.from_numpy(reader.read(reader.table(self.table), own)).to(keys.device)
+        table = reader.table(self.table)
+        own, at = ordered_keys(keys.cpu().numpy().reshape(-1), table)
+        places = torch.from_numpy(at).to(keys.device).view(keys.shape)
+        rows = torch.from_numpy(reader.read(table, own)).to(keys.device)
         if torch.is_grad_enabled() and not self.loaded:
             rows.requires_grad_()
             self.pulled.append(PulledRows(own, rows))
@@ -196,7 +203,8 @@ class EmbeddingBag(torch.nn.Module):  # type: ignore[misc]
         of a step are there when the one before has ended.
         """
         reader, (whole, _) = self._attached(), self._keys(keys)
-        reader.prefetch(reader.table(self.table), torch.unique(whole).cpu().numpy())
+        table = reader.table(self.table)
+        reader.prefetch(table, ordered_keys(whole.cpu().numpy().reshape(-1), table).keys)
 
     @property
     def cache_hits(self) -> float | None:
@@ -227,8 +235,9 @@ class Embedding(EmbeddingBag):
                     raise UserError(f"{self._name}: lists of keys of several lengths, which EmbeddingBag takes")
             whole = whole.reshape(len(keys), -1)
         rows, places = self._rows(whole)
-        made: torch.Tensor = functional.embedding(places, rows)
-        return made
+        bags = bags_of(places.reshape(-1, 1), None, len(rows), "sum")
+        made: torch.Tensor = functional.embedding(places, rows) if bags is None else bag_sums(rows, bags)
+        return made.view(*places.shape, self.width)
 
 
 def embeddings_of(root: torch.nn.Module, tables: Mapping[str, TableSection]) -> list[EmbeddingBag]:

@@ -124,9 +124,12 @@ class Bucket(Segment):
         raise Rejected(f"segment {self.span.index}: bundles are not added to a table")
 
     def received(self, push: Push) -> Push:
-        """With the table's rate, by the push's factor; and the time of day, where rows are removed by their age."""
-        now_s = 0 if self.eviction.ttl_s is None else int(runtime.wall())
-        return replace(push, rate=np.float32(self.rate * push.row_factor), received_s=now_s)
+        """With the time of day, where rows are removed by their age."""
+        return push if self.eviction.ttl_s is None else replace(push, received_s=int(runtime.wall()))
+
+    def rate_of(self, push: Push) -> np.float32:
+        """The table's own rate, by the push's factor."""
+        return np.float32(self.rate * push.row_factor)
 
     def absent(self, push: Push, values: np.ndarray) -> Ranges:
         """All of it where nothing of the push took part, rows neither; a row that a push lacks has the gradient 0."""
@@ -167,6 +170,8 @@ class Bucket(Segment):
             self._preserve()
             keys, rows = unpack(gradient, self.arena.form.width)
             step_rows(self.arena, self.rule, keys, rows, rate, self.applied, self.applied & _STAMPS)
+        if not self.eviction.limits:
+            return
         self.eviction.pushed(self.applied)
         if (gone := self.eviction.due(self.arena.rows().stamps, self.applied)) is not None:
             self._preserve()

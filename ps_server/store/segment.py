@@ -203,6 +203,10 @@ class Segment:
         """A push from a replica as it is here, and in the journal."""
         return push
 
+    def rate_of(self, push: Push) -> np.float32:
+        """Learning rate of a push from a replica here."""
+        return push.rate
+
     def absent(self, push: Push, values: np.ndarray) -> Ranges:
         """Ranges of the segment that took no part in a push of these values."""
         return in_segment(push.absent, self.span) if push.absent else ()

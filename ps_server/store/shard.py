@@ -311,13 +311,13 @@ class Shard:
             self._check_here(segment)
             self._admission.admit(push, segment.span, gradient)
             push, version, staleness = segment.received(push), segment.version, 0
-            rate, lost = push.rate, segment.ledger.rebase(push) if push.bundle is None else 0
+            rate, lost = segment.rate_of(push), segment.ledger.rebase(push) if push.bundle is None else 0
             if push.bundle is not None:
                 outcome = segment.add(push, gradient, self.ordered)
             elif push.assign:
                 outcome = self._assign(segment, push, gradient, offset)
             elif self.staleness == 0:
-                outcome = segment.stage(push, gradient)
+                outcome = segment.stage(push if rate == push.rate else replace(push, rate=rate), gradient)
                 staleness = max(0, segment.rounds - push.clock) if outcome is Outcome.STAGED else 0
             else:
                 # A push without rows of a bucket was computed from none of its versions.
@@ -329,9 +329,10 @@ class Shard:
                     self.barrier.applied(segment, push)
             skipped = push.assign and outcome is Outcome.DUPLICATE
             if outcome is not Outcome.DUPLICATE or skipped or push.base is not None:
-                applied = push if rate == push.rate else replace(push, rate=rate)
                 segment.append_journal(
-                    lambda: PushRecord(index, version, applied, gradient, offset, form, skipped=skipped)
+                    lambda: PushRecord(
+                        index, version, replace(push, rate=rate), gradient, offset, form, skipped=skipped
+                    )
                 )
         if self.staleness is not None and not push.assign and push.bundle is None:
             self.barrier.arrived(segment, push, outcome is Outcome.DUPLICATE)

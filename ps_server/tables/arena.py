@@ -12,11 +12,12 @@ touched.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from dbelief.arrays.row_copies import gather, scatter, stamp_rows
+from dbelief.arrays.row_copies import gather, gather_parts, scatter_parts, stamp_rows
 from dbelief.arrays.row_index import MOST_ROWS, find, insert, slots_for
 from dbelief.sparse.row_form import FIRST_ROWS, RowForm
 from dbelief.sparse.row_hash import hashes
@@ -122,8 +123,8 @@ class Arena:
         self._held.keys[start:stop] = own
         new = self._held.numbers[start:stop]
         new[:, : self.form.width] = self._initial(own)
-        for (first, count), (_, value) in zip(self.form.columns()[1:], self.form.state.values(), strict=True):
-            new[:, first : first + count] = value
+        for (first, end), (_, value) in zip(pairwise(self.form.edges[1:]), self.form.state.values(), strict=True):
+            new[:, first:end] = value
         insert(hashed[without], made, self._slots)
         self.count = stop
         found[without] = made
@@ -136,18 +137,17 @@ class Arena:
         if slots_for(stop) > self._slots.size:
             self._index(stop)
 
-    def parts(self, found: np.ndarray) -> list[np.ndarray]:
-        """Copies of rows, and of each part of their state: 1-D float32, row by row."""
-        copies = []
-        for first, count in self.form.columns():
-            copies.append(np.empty(found.size * count, np.float32))
-            gather(self._numbers, self.form.stride, first, count, found, copies[-1])
-        return copies
+    def parts(self, found: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Copies of rows, in one array for `write`; and the rows and each part of their state in it, row by row."""
+        copies = np.empty(found.size * self.form.stride, np.float32)
+        edges = self.form.edges
+        gather_parts(self._numbers, edges, found, copies)
+        ends = (found.size * edges).tolist()
+        return copies, [copies[first:end] for first, end in pairwise(ends)]
 
-    def write(self, found: np.ndarray, parts: list[np.ndarray]) -> None:
+    def write(self, found: np.ndarray, copies: np.ndarray) -> None:
         """Write rows and their state, as `parts` gave them."""
-        for (first, count), values in zip(self.form.columns(), parts, strict=True):
-            scatter(values, self.form.stride, first, count, found, self._numbers)
+        scatter_parts(copies, self.form.edges, found, self._numbers)
 
     def remove(self, gone: np.ndarray) -> np.ndarray:
         """Remove the rows where (rows,) bool `gone` is true; returns their keys.

@@ -36,6 +36,11 @@ class Eviction:
         self.clock_s = 0
         self._marks: list[tuple[int, int]] = []  # last push of a sixteenth of the time, and when it came
 
+    @property
+    def limits(self) -> bool:
+        """Whether any row is ever due."""
+        return self._recent is not None or self.ttl_s is not None
+
     def pushed(self, number: int) -> None:
         """Keep when this push came, in place of an earlier one of the same sixteenth of the time."""
         if self.ttl_s is not None:

@@ -30,6 +30,6 @@ def step_rows(
     found = arena.touch(keys, stamp)
     if found.size and found.min() < 0:
         gradients, found = gradients[found >= 0], found[found >= 0]
-    w, *state = parts = arena.parts(found)
+    copies, (w, *state) = arena.parts(found)
     rule.apply(w, gradients.reshape(-1), tuple(state), rate, step)
-    arena.write(found, parts)
+    arena.write(found, copies)

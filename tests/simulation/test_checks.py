@@ -195,7 +195,7 @@ class Buckets:
             order, parts = table.split(keys)
             packed |= {index: pack(keys[order[own]], gradients[order[own]]) for index, own in parts}
         for index, bucket in self.held.items():
-            bucket.apply(push, packed.get(index, np.zeros(0, np.float32)), 0, bucket.received(push).rate)
+            bucket.apply(push, packed.get(index, np.zeros(0, np.float32)), 0, bucket.rate_of(push))
         return push
 
 

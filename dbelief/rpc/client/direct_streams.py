@@ -42,13 +42,18 @@ class DirectStreams:
     streams
         Has the channels of gRPC over which streams are asked for.
     wanted
-        Whether there are any.
+        See below.
     logs
         Whether it logs shards that are not reached.
+
+    Attributes
+    ----------
+    wanted
+        Whether there are any.
     """
 
     def __init__(self, job: str, streams: StreamPool, wanted: bool, logs: bool) -> None:
-        self._job, self._streams, self._wanted, self._logs = job, streams, wanted, logs
+        self._job, self._streams, self.wanted, self._logs = job, streams, wanted, logs
         self._idle: dict[str, dict[str, list[SocketStream]]] = {}  # by address and method
         self._epochs: dict[str, int] = {}  # by address: incarnation of the shard that the idle streams lead to
         self._pauses: dict[str, tuple[float, float]] = {}  # by address: end of the pause, and its length
@@ -61,7 +66,7 @@ class DirectStreams:
 
         Cost: the first of a method and incarnation is a call of gRPC and a connection, of `OPEN_S` each at most.
         """
-        if not self._wanted:
+        if not self.wanted:
             return None
         with self._lock:
             if self._epochs.get(place.address) != place.shard_epoch:

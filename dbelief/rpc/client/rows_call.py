@@ -60,6 +60,11 @@ class RowsCall(ShardCall):
         return sum(self._wanted[span.index].out.size for span in self.run[self.done :])
 
     @property
+    def holds_no_numbers(self) -> bool:
+        """See `ShardCall`: what is read by key is never in shared memory."""
+        return False
+
+    @property
     def passed(self) -> int:
         """See `ShardCall`."""
         return self._clock

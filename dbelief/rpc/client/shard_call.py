@@ -117,6 +117,11 @@ class ShardCall(ABC):
         return all(array is not None for array in self._shared)
 
     @property
+    def has_rows(self) -> bool:
+        """Whether rows of tables travel with it, which are never in shared memory: their buckets are the last ones."""
+        return self.run[-1].by_key
+
+    @property
     def fits_a_packet(self) -> bool:
         """Whether its first request, without numbers, fits into a packet of a local stream."""
         return True

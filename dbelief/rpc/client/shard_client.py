@@ -23,7 +23,7 @@ from dbelief.errors import UserError
 from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.pb.coordination_pb2 import WireFigures
 from dbelief.rpc.wire.payloads import AS_THEY_ARE, NUMBERS, Codecs, Payloads
-from dbelief.sparse.table import MOST_KEYS, SparseTable, pack
+from dbelief.sparse.table import MOST_KEYS, Order, SparseTable, pack
 
 from .received_numbers import ReceivedNumbers
 from .rows_call import RowsCall, WantedRows
@@ -132,10 +132,10 @@ class ShardedParameterClient(ShardCalls):
         UserError
             A bucket has more than `MOST_KEYS` of the keys; names the table.
         """
-        orders, sorted_rows = [], []
+        orders, sorted_rows = list[Order](), list[np.ndarray]()
         by_codec: dict[segments.Codec.ValueType, dict[int, WantedRows]] = {}
         for table, keys in wanted.items():
-            order, parts = table.split(keys)
+            order, parts = table.runs(keys)
             if (most := max((own.stop - own.start for _, own in parts), default=0)) > MOST_KEYS:
                 raise UserError(
                     f"table {table.name!r}: {most:,} distinct keys of one bucket in a pull, and {MOST_KEYS:,} are the "
@@ -156,10 +156,7 @@ class ShardedParameterClient(ShardCalls):
             how = buckets, versions, clock, self._pusher, codec
             calls += [RowsCall(self.job, place, run, *how) for place, run in runs if run]
         self._run(calls)
-        found = [np.empty_like(rows) for rows in sorted_rows]
-        for rows, out, order in zip(sorted_rows, found, orders, strict=True):
-            out[order] = rows
-        return found
+        return [_as_given(rows, order) for rows, order in zip(sorted_rows, orders, strict=True)]
 
     def _asked(self, table: SparseTable) -> segments.Codec.ValueType:
         """Codec number for pulls of a table's rows."""
@@ -335,3 +332,12 @@ class ShardedParameterClient(ShardCalls):
             first, stop = self._part or (0, self.placement.size)
             self._residuals[push.vector] = np.zeros(stop - first, np.float32)
         return Payloads(codec, self._residuals[push.vector], self._origin, self._codecs.starts, push.absent)
+
+
+def _as_given(rows: np.ndarray, order: Order) -> np.ndarray:
+    """Sorted rows in the order of the keys before they were sorted; no copy where they were."""
+    if isinstance(order, slice):
+        return rows
+    found = np.empty_like(rows)
+    found[order] = rows
+    return found

@@ -112,8 +112,8 @@ class PushCall(ShardCall):
 
     @property
     def holds_no_numbers(self) -> bool:
-        """See `ShardCall`: rows are never in shared memory."""
-        return super().holds_no_numbers and not self.run[-1].by_key
+        """See `ShardCall`."""
+        return super().holds_no_numbers and not self.has_rows
 
     @property
     def size(self) -> int:
