@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -13,9 +15,10 @@ from typing import Any, Self
 import numpy as np
 
 from dbelief.core.layout import assign_segments, make_segments, nominal_length
-from dbelief.core.placement import Placement, ShardPlacement
+from dbelief.core.placement import Placement, ShardPlacement, runs_of
 from dbelief.core.push import Push, Pusher
 from dbelief.errors import RuntimeFailure, Unavailable
+from dbelief.job.tables import TableSection
 from dbelief.launch.child_process import ChildProcess, Way, terminate_all
 from dbelief.rpc.channel import named_errors, open_channel
 from dbelief.rpc.client.shard_client import ShardedParameterClient
@@ -25,7 +28,8 @@ from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb import parameters_pb2_grpc as stubs
 from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.server.server import Server
-from dbelief.rpc.wire.convert import spans_to_wire
+from dbelief.rpc.wire.convert import spans_to_wire, table_to_wire
+from dbelief.sparse.table import assign_buckets, number_tables
 
 from .peers import DIRECT
 
@@ -79,6 +83,8 @@ class Shards:
         Whether each has a follower, a further process on this host.
     way
         Starts the processes.
+    tables
+        Tables beside the parameters, by name.
 
     Raises
     ------
@@ -87,6 +93,8 @@ class Shards:
 
     Attributes
     ----------
+    tables
+        The tables, numbered behind the parameters' segments.
     name
         Suffix that distinguishes their logs, and those of their workers.
     """
@@ -100,9 +108,17 @@ class Shards:
         lock_free: bool = False,
         followed: bool = False,
         way: Way = DIRECT,
+        tables: Mapping[str, TableSection] | None = None,
     ) -> None:
         self._lock_free = lock_free
-        self.spans = tuple(make_segments([(0, size)], nominal_length(size, count)))
+        dense = make_segments([(0, size)], nominal_length(size, count))
+        self.tables = number_tables(tables or {}, 0, len(dense))
+        self.spans = (*dense, *(span for table in self.tables for span in table.spans(size)))
+        rules = [one.rule.model_dump(exclude={"rate"}) for one in (tables or {}).values()]
+        self._tables = [
+            table_to_wire(table, segments.Rule(name=options.pop("name"), options=options))
+            for table, options in zip(self.tables, rules, strict=True)
+        ]
         self.rule: tuple[str, dict[str, float]] = rule, {}
         self.name = f"{size}-by-{rule}-on-{count}"
         self._commands = itertools.count(1)
@@ -124,11 +140,12 @@ class Shards:
             for child in self.children:
                 child.start()
             self._await(front)
-            runs = assign_segments(self.spans, count)
+            owned = zip(assign_segments(dense, count), assign_buckets(self.tables, count), strict=True)
+            runs = [runs_of([*range(first, first + held), *buckets]) for (first, held), buckets in owned]
             self.placement = Placement(
                 1,
                 self.spans,
-                tuple(ShardPlacement(number, front.joined[number], 1, (runs[number],)) for number in range(count)),
+                tuple(ShardPlacement(number, front.joined[number], 1, runs[number]) for number in range(count)),
             )
             for number in range(len(self.children)):
                 channel = stack.enter_context(open_channel(front.joined[number], "ps"))
@@ -158,13 +175,19 @@ class Shards:
         rule = segments.Rule(name=self.rule[0])
         for where in self.placement.places:
             assignment = wire.Assignment(
-                segments=spans_to_wire(self.placement.run(where)), rule=rule, lock_free=self._lock_free, snapshots="/"
+                segments=spans_to_wire(self.spans[index] for index in where.segments),
+                rule=rule,
+                lock_free=self._lock_free,
+                snapshots="/",
+                tables=self._tables,
             )
             self._configure(where.shard, job=JOB, shard_epoch=1, assignment=assignment)
         first = Pusher(0, 1)
         client = self.client(first)
         try:
-            client.push(np.zeros(size, np.float32), np.zeros(len(self.spans), np.int64), Push(first, 1, assign=True))
+            versions = np.zeros(len(self.spans), np.int64)
+            rows: dict[int, np.ndarray] | None = {} if self.tables else None
+            client.push(np.zeros(size, np.float32), versions, Push(first, 1, assign=True), rows=rows)
         finally:
             client.close()
         for where in self.placement.places:
@@ -177,6 +200,7 @@ class Shards:
             rule=segments.Rule(name=self.rule[0]),
             max_segment_length=max(span.length for span in self.spans),
             snapshots="/",
+            tables=self._tables,
         )
         for shard in range(count):
             follower = wire.FollowerLink(epoch=1, address=front.joined[count + shard], shard_epoch=2)
@@ -192,12 +216,27 @@ class Shards:
 
     def snapshot(self, folder: Path, set_id: str) -> tuple[int, float]:
         """Make all shards write a snapshot set concurrently; return its bytes, and the seconds of the slowest shard."""
-        command = wire.Command(leader_epoch=1, id=next(self._commands))
-        request = wire.SnapshotRequest(command=command, job=JOB, folder=str(folder), set=set_id)
-        calls = [stub.Snapshot.future(request, timeout=CALL_S) for stub in self._stubs]
-        with named_errors("a shard"):
-            replies = [call.result() for call in calls]
+        replies = self.write_parts(folder, set_id)
         return sum(reply.bytes for reply in replies), max(reply.seconds for reply in replies)
+
+    def write_parts(self, folder: Path, set_id: str) -> list[wire.SnapshotReply]:
+        """Make all shards write their parts of a snapshot set concurrently; return their replies."""
+        replies: list[wire.SnapshotReply] = self._each("Snapshot", wire.SnapshotRequest, folder, set_id)
+        return replies
+
+    def restore(self, folder: Path, set_id: str) -> float:
+        """Make all shards load their segments from a snapshot set concurrently; return the seconds of the slowest."""
+        began_s = time.perf_counter()
+        self._each("Restore", wire.RestoreRequest, folder, set_id, rollback=True)
+        return time.perf_counter() - began_s
+
+    def _each(self, method: str, request: Any, folder: Path, set_id: str, **more: Any) -> list[Any]:
+        """Send all shards a command about a set; return their replies."""
+        command = wire.Command(leader_epoch=1, id=next(self._commands))
+        message = request(command=command, job=JOB, folder=str(folder), set=set_id, **more)
+        calls = [getattr(stub, method).future(message, timeout=CALL_S) for stub in self._stubs]
+        with named_errors("a shard"):
+            return [call.result() for call in calls]
 
     def cpu_s(self) -> float:
         """Processor seconds that the shards have used, all threads, user and system."""
