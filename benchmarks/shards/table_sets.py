@@ -13,7 +13,7 @@ and times each push, of the same few of the most popular rows. A shard writes al
 damaged, so the set before each of those with all rows is marked as such a one. A second shard restores what has changed
 with the rows before it, and all rows; all files are in the page cache. In the last round it writes what it has restored
 from changes: exit code 1 where a bit of that differs from the set with all rows. Figures are medians over the rounds,
-but for the longest push. Sets go to `--folder`, as in `snapshots.py`.
+also of the longest push in each. Sets go to `--folder`, as in `snapshots.py`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ BATCH = 1 << 18
 LEAST = 3
 """Pushes while a set is written, where it is over before."""
 LONGEST = ("calm_ms", "push_ms", "full_push_ms")
-"""Of a push: figures that are maxima over the rounds."""
+"""Of the longest push in a round: of these there are maxima over the rounds too."""
 MIB = 1 << 20
 
 
@@ -241,12 +241,12 @@ class Measurement:
 
 
 def together(case: Case, rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """A case's figures: medians, but the longest push of all rounds; and whether each comparison found equal rows."""
-    numbers = [name for name, value in rounds[0].items() if not isinstance(value, bool) and name not in LONGEST]
+    """A case's figures: medians, the most that a push took; and whether each comparison found equal rows."""
+    numbers = [name for name in rounds[0] if name != "equal"]
     return {
         **case._asdict(),
         **timing.medians(rounds, *numbers),
-        **{name: max(row[name] for row in rounds) for name in LONGEST},
+        **{f"most_{name}": max(row[name] for row in rounds) for name in LONGEST},
         "equal": all(row["equal"] for row in rounds if "equal" in row),
     }
 
