@@ -73,7 +73,7 @@ def load(spec: Data, folder: Path, need: Collection[str] = SETS) -> Dataset:
             return load_libsvm(spec, folder, need)
         case CsvData():
             return load_csv(spec, folder, need)
-        case BagsData():
+        case BagsData() if not spec.streamed:
             from .bags.in_memory import load_bags
 
             return load_bags(spec, folder, need)
@@ -113,7 +113,7 @@ def sizes(spec: Data, folder: Path) -> tuple[int, int, int]:
             return libsvm_sizes(spec, folder)
         case CsvData():
             return csv_sizes(spec, folder)
-        case BagsData():
+        case BagsData() if not spec.streamed:
             from .bags.in_memory import bags_sizes
 
             return bags_sizes(spec, folder)
@@ -137,7 +137,7 @@ def sizes_and_units(spec: Data, folder: Path) -> tuple[tuple[int, int, int], Uni
     DataError, JobError
         See `load`.
     """
-    if not isinstance(spec, Streamed):
+    if not isinstance(spec, Streamed) or (isinstance(spec, BagsData) and not spec.streamed):
         return sizes(spec, folder), None
     sets = _opened(spec, folder, prepared=False)
     return sets.sizes(), sets.units(spec)
@@ -146,6 +146,10 @@ def sizes_and_units(spec: Data, folder: Path) -> tuple[tuple[int, int, int], Uni
 def _opened(spec: Streamed, folder: Path, prepared: bool = True) -> StreamSets:
     """The sets of a source that is read unit by unit; without `prepared` only their sizes are right."""
     match spec:
+        case BagsData():
+            from .bags.streamed.open_bags import open_bags
+
+            return open_bags(spec, folder, prepared)
         case ParquetData():
             return open_parquet(spec, folder, prepared)
         case TokensData():

@@ -12,7 +12,6 @@ from .models.model import LayersModel, PythonModel, ScriptModel, ZooModel
 from .schedule import ConstantSchedule, CosineSchedule, PolySchedule, Scale, StepSchedule
 from .schema import schema
 from .sources import (
-    BagsData,
     CsvData,
     Data,
     DigitsData,
@@ -31,7 +30,7 @@ from .strategies.elastic import Elastic
 from .strategies.rules import AddRule
 from .strategies.sandblaster import Sandblaster
 from .strategies.synchronous import Reduction, SyncSgd
-from .streamed_sources import ImagesData, LinesData, ParquetData, PythonData, TokensData
+from .streamed_sources import BagsData, ImagesData, LinesData, ParquetData, PythonData, TokensData
 from .trials import ComparisonFile, Trial
 from .wire import PushCodec, Wire
 

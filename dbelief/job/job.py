@@ -28,7 +28,7 @@ from .metrics import OF_CLASSES, Metric, OwnMetric, name_of
 from .models.autoencoder import AutoencoderModel, StacksModel
 from .models.model import Model, PythonModel, ScriptModel
 from .schedule import ConstantSchedule, CosineSchedule, PolySchedule, Schedule
-from .sources import BagsData, Data, NoData, ScriptData, lacks_validation
+from .sources import Data, NoData, ScriptData, lacks_validation
 from .strategies.diloco import Diloco
 from .strategies.downpour import Downpour
 from .strategies.elastic import Elastic
@@ -36,6 +36,7 @@ from .strategies.rules import AddRule
 from .strategies.sandblaster import Sandblaster
 from .strategies.strategy import Strategy
 from .strategies.synchronous import SyncSgd
+from .streamed_sources import BagsData
 from .table_models import misfit_of_layers, misfit_with_bags
 from .tables import TableSection, check_caches, check_tables
 from .wire import Wire

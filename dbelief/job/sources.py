@@ -19,8 +19,8 @@ from .document.section import (
     not_empty,
     refusal,
 )
-from .streamed_sources import ImagesData, LinesData, ParquetData, Paths, PythonData, TokensData
-from .table_fields import Columns, Names, SplitFields, TableFields
+from .streamed_sources import BagsData, ImagesData, LinesData, ParquetData, PythonData, TokensData
+from .table_fields import Columns, SplitFields, TableFields
 
 
 class DigitsData(Section):
@@ -110,56 +110,6 @@ class CsvData(SplitFields, TableFields):
         return (*self.missing_values, *MISSING_WORDS) if self.missing_words else self.missing_values
 
 
-class BagsData(SplitFields):
-    """Samples with bags of keys, of which layers read rows of tables; all are read into memory."""
-
-    source: Literal["bags"] = Field(description="Which source this is")
-    format: Literal["libsvm", "libffm", "vw", "csv", "parquet"] = Field(
-        description="Format of the files; vw: Vowpal Wabbit's text"
-    )
-    files: Paths = Field(
-        description="Files of all samples, or of those that the other files do not hold: paths, folders, patterns or "
-        "URLs",
-        json_schema_extra={"minItems": 1},
-    )
-    validation_files: Paths | None = Field(default=None, description="Files for validation; null for none")
-    test_files: Paths | None = Field(default=None, description="Files for the test; null for none")
-    validation: Portion = Field(
-        default=0.1, description="Kept for validation where that has no files: share of all, or samples"
-    )
-    test: Portion = Field(
-        default=0.1, description="Kept for the test where that has no files: share of all, or samples"
-    )
-    columns: Names = Field(
-        default=(),
-        description="Namespaces of vw, or numbers of libffm's fields, each of which is a column; []: all keys are in "
-        "one column, features, as those of libsvm",
-    )
-    label: Annotated[str, Field(min_length=1)] | None = Field(
-        default=None, description="Column of the classes, of csv and parquet"
-    )
-    ids: Names = Field(default=(), description="Columns of whole numbers, which are keys, of csv and parquet")
-    texts: Names = Field(default=(), description="Columns of texts, whose hashes are keys, of csv and parquet")
-
-    @model_validator(mode="after")
-    def _columns_fit(self) -> Self:
-        named = self.format in ("csv", "parquet")
-        if named and (self.label is None or not (*self.ids, *self.texts)):
-            at = "label" if self.label is None else "ids"
-            raise refusal(at, f"must be given with {self.format}: label, and ids or texts")
-        if not named and (self.label is not None or self.ids or self.texts):
-            raise refusal("format", f"must be csv or parquet where label, ids or texts are given, not {self.format}")
-        if self.columns and self.format not in ("vw", "libffm"):
-            raise refusal("columns", f"must be [] with {self.format}: it is for vw and libffm")
-        names = [*self.columns, *self.ids, *self.texts, *([self.label] if named else [])]
-        if twice := [name for place, name in enumerate(names) if name in names[:place]]:
-            at = "columns" if self.columns else "ids"
-            raise refusal(at, f"must have each column once, and {twice[0]!r} is there twice")
-        if self.format == "libffm" and (odd := [name for name in self.columns if not name.isdecimal()]):
-            raise refusal("columns", f"must be numbers of fields with libffm, such as '0', not {odd[0]!r}")
-        return self
-
-
 class SyntheticData(Section):
     """Samples drawn from a seed: Gaussian clusters, or a noisy linear map; split 80 / 10 / 10 percent."""
 
@@ -196,10 +146,10 @@ class ScriptData(Section):
     )
 
 
-Streamed = ParquetData | TokensData | LinesData | ImagesData | PythonData
-"""Sources that are read unit by unit."""
+Streamed = BagsData | ParquetData | TokensData | LinesData | ImagesData | PythonData
+"""Sources that are read unit by unit; bags where the job says so."""
 Data = Annotated[
-    DigitsData | IdxData | NpzData | LibsvmData | CsvData | SyntheticData | NoData | ScriptData | BagsData | Streamed,
+    DigitsData | IdxData | NpzData | LibsvmData | CsvData | SyntheticData | NoData | ScriptData | Streamed,
     Field(discriminator="source"),
 ]
 

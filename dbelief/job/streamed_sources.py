@@ -1,8 +1,8 @@
 """The `data` section: samples that are read unit by unit, while they are used."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from .document.section import (
     Count,
@@ -14,6 +14,7 @@ from .document.section import (
     Whole,
     Words,
     not_empty,
+    refusal,
 )
 from .table_fields import Names, SplitFields, TableFields
 
@@ -98,6 +99,59 @@ class LinesData(FilesFields):
         default=None,
         description="Lines of a unit, leased and shuffled as a whole; null: 4096, or a 40th of all",
     )
+
+
+class BagsData(FilesFields):
+    """Samples with bags of keys, of which layers read rows of tables."""
+
+    source: Literal["bags"] = Field(description="Which source this is")
+    format: Literal["libsvm", "libffm", "vw", "csv", "parquet"] = Field(
+        description="Format of the files; vw: Vowpal Wabbit's text"
+    )
+    unit: Count | None = Field(
+        default=None,
+        description="Rows of a unit, leased and shuffled as a whole; null: 4096, or a 40th of all; of parquet a unit "
+        "is a row group, and in memory a sample",
+    )
+    streamed: bool = Field(
+        default=False, description="Whether units are read when they are used; false: all at once, each sample a unit"
+    )
+    columns: Names = Field(
+        default=(),
+        description="Namespaces of vw, or numbers of libffm's fields, each of which is a column; []: all keys are in "
+        "one column, features, as those of libsvm",
+    )
+    label: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None, description="Column of the classes, of csv and parquet"
+    )
+    ids: Names = Field(default=(), description="Columns of whole numbers, which are keys, of csv and parquet")
+    texts: Names = Field(default=(), description="Columns of texts, whose hashes are keys, of csv and parquet")
+
+    @model_validator(mode="after")
+    def _columns_fit(self) -> Self:
+        named = self.format in ("csv", "parquet")
+        if named and (self.label is None or not (*self.ids, *self.texts)):
+            at = "label" if self.label is None else "ids"
+            raise refusal(at, f"must be given with {self.format}: label, and ids or texts")
+        if not named and (self.label is not None or self.ids or self.texts):
+            raise refusal("format", f"must be csv or parquet where label, ids or texts are given, not {self.format}")
+        if self.columns and self.format not in ("vw", "libffm"):
+            raise refusal("columns", f"must be [] with {self.format}: it is for vw and libffm")
+        names = [*self.columns, *self.ids, *self.texts, *([self.label] if named else [])]
+        if twice := [name for place, name in enumerate(names) if name in names[:place]]:
+            at = "columns" if self.columns else "ids"
+            raise refusal(at, f"must have each column once, and {twice[0]!r} is there twice")
+        if self.format == "libffm" and (odd := [name for name in self.columns if not name.isdecimal()]):
+            raise refusal("columns", f"must be numbers of fields with libffm, such as '0', not {odd[0]!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _units_fit(self) -> Self:
+        if self.unit is not None and self.format == "parquet":
+            raise refusal("unit", "must be null with parquet, whose units are row groups")
+        if not self.streamed and (self.unit is not None or self.window > 1):
+            raise refusal("streamed", "must be true with unit or window: in memory each sample is a unit")
+        return self
 
 
 class ImagesData(SplitFields, StreamFields):

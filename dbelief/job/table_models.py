@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from .models.model import LayersModel, Model
-from .sources import BagsData, Data
+from .sources import Data
 from .strategies.downpour import Downpour
 from .strategies.strategy import Strategy
+from .streamed_sources import BagsData
 
 Misfit = tuple[str, str] | None
 """A field, and why its value does not fit."""

@@ -38,6 +38,14 @@ class KeyRows:
         places = np.repeat(starts - indptr[:-1], counts) + np.arange(indptr[-1])
         return KeyRows(indptr, self.keys[places], self.values[places])
 
+    @staticmethod
+    def joined(parts: Sequence[KeyRows]) -> KeyRows:
+        """A copy of the bags of several, one at least, one after the other."""
+        firsts = np.cumsum([0, *(len(part.keys) for part in parts)])
+        ends = [part.indptr[1:] + first for part, first in zip(parts, firsts, strict=False)]
+        keys, values = (np.concatenate([getattr(part, name) for part in parts]) for name in ("keys", "values"))
+        return KeyRows(np.concatenate([np.zeros(1, np.int64), *ends]), keys, values)
+
 
 @dataclass(frozen=True, eq=False)
 class BagRows:
@@ -74,6 +82,16 @@ class BagRows:
     def taken(self, samples: np.ndarray) -> BagRows:
         """A copy of these samples: (n,) int64, in range."""
         return BagRows({name: own.taken(samples) for name, own in self.columns.items()})
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return sum(own.indptr.nbytes + own.keys.nbytes + own.values.nbytes for own in self.columns.values())
+
+    @staticmethod
+    def joined(parts: Sequence[BagRows]) -> BagRows:
+        """A copy of the samples of several, one at least, with the same columns, one after the other."""
+        return BagRows({name: KeyRows.joined([part.columns[name] for part in parts]) for name in parts[0].columns})
 
 
 class BatchRows:

@@ -13,7 +13,6 @@ from dbelief.arrays.backend import device_bytes, select_backend
 from dbelief.core.layout import Layout, assign_segments, nominal_length
 from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.touched_count import TOUCHED_BYTES, touched_count
-from dbelief.data.bags.split import BagSplit
 from dbelief.errors import JobError
 from dbelief.job import Job, Sandblaster
 from dbelief.partition import Grid
@@ -272,7 +271,7 @@ def _rows(
     if not job.tables:
         return None
     assert sample.data is not None
-    assert isinstance(sample.data.train, BagSplit)
+    assert sample.data.train is not None
     found = distinct_keys(sample.data.train, model.reads, samples)
     rows = {**{name: one.all for name, one in found.items()}, **rows}
     keys = {**{name: one.batch for name, one in found.items()}, **keys}

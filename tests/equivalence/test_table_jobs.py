@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 import dbelief
 from dbelief.cli.inspect_run import evaluate_run, predict
-from dbelief.data import load, permutation
+from dbelief.data import load
 from dbelief.data.bags import read_libsvm
 from dbelief.errors import DataError, ModelError
 from dbelief.job import parse_job
@@ -27,7 +27,7 @@ from dbelief.sparse.table import number_tables
 
 from .in_process import whole_job
 
-SAMPLES, KEYS, BATCH, EPOCHS = 150, 24, 16, 4
+SAMPLES, KEYS, BATCH, EPOCHS = 160, 24, 16, 4
 JOB = """
 name: machine
 model: {layers: [{fm: {factors: v, linear: w}}], loss: logistic}
@@ -43,6 +43,8 @@ shards: 2
 seed: 3
 threads: 1
 """
+STREAMED = JOB.replace("validation: 30", "validation: 2, streamed: true, unit: 16")
+"""Units are mini-batches: all leases are of complete units."""
 
 
 def write(folder: Path) -> None:
@@ -58,10 +60,11 @@ def write(folder: Path) -> None:
     (folder / "rows.svm").write_text("\n".join(lines))
 
 
-def plain(folder: Path) -> tuple[float, float]:
+def plain(text: str, folder: Path) -> tuple[float, float]:
     """Bias, and mean loss of the test set, of the same job in float64: a row of a matrix for each key."""
-    job = parse_job(JOB, folder, "job")
+    job = parse_job(text, folder, "job")
     data = load(job.data, folder)
+    assert data.train is not None
     x, y = list[np.ndarray](), list[np.ndarray]()
     for split in (data.train, data.test):
         assert split is not None
@@ -77,7 +80,7 @@ def plain(folder: Path) -> tuple[float, float]:
         return found
 
     for epoch in range(EPOCHS):
-        order = permutation(len(x[0]), job.seed, epoch)
+        order = data.train.order(job.seed, epoch)[0 : len(x[0])]
         for first in range(0, len(order), BATCH):
             some = order[first : first + BATCH]
             rows, factor = x[0][some], 0.5 ** (done // 100)
@@ -92,17 +95,19 @@ def plain(folder: Path) -> tuple[float, float]:
     return bias, float(np.logaddexp(0, np.where(y[1] == 1, -z, z)).mean())
 
 
-def test_one_replica_is_the_plain_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("text", [JOB, STREAMED], ids=["in memory", "streamed"])
+def test_one_replica_is_the_plain_program(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Adagrad and SGD, with rates of their own that follow the schedule; rows are on two shards."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     write(tmp_path)
-    run = whole_job(JOB, tmp_path, monkeypatch)
-    bias, loss = plain(tmp_path)
+    run = whole_job(text, tmp_path, monkeypatch)
+    bias, loss = plain(text, tmp_path)
     assert load_file(run / "model.safetensors")["fm1.bias"][0] == pytest.approx(bias, abs=1e-5)
     found = [event for event in read_events(run / "events.jsonl") if event["event"] == "evaluation"]
     assert found[-1]["set"] == "test"
     assert found[-1]["loss"] == pytest.approx(loss, rel=1e-5)
     assert 0.5 < found[-1]["metrics"]["auc"] <= 1
-    (run / "job.yaml").write_text(JOB.replace("rows.svm", str(tmp_path / "rows.svm")))
+    (run / "job.yaml").write_text(text.replace("rows.svm", str(tmp_path / "rows.svm")))
     again = evaluate_run(run, "test")
     assert again["loss"] == pytest.approx(found[-1]["loss"], rel=1e-6)
     assert again["metrics"]["auc"] == pytest.approx(found[-1]["metrics"]["auc"], rel=1e-6)

@@ -44,10 +44,14 @@ def write(folder: Path) -> None:
 
 
 @pytest.mark.timeout(600)  # up to three whole clusters, one after the other
+@pytest.mark.parametrize("more", ["", "streamed: true, unit: 40, window: 2, "], ids=["in memory", "streamed"])
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_rows_go_on_where_they_were(replicas: int, operator: Operator) -> None:
+def test_rows_go_on_where_they_were(
+    replicas: int, more: str, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(operator.folder / "cache"))
     write(operator.folder)
-    job = operator.write_job(f"{JOB}replicas: {replicas}\n")
+    job = operator.write_job(f"{JOB.replace('validation: 0, ', f'validation: 0, {more}')}replicas: {replicas}\n")
     operator.compute_wait_s = 0.05  # a run must not be done before its signal
     train = operator.start("stopped", "train", "--quiet", str(job))
     operator.until_samples("wide", TRAIN)

@@ -89,6 +89,10 @@ class SparseBatch:
         return SparseBatch(labels, weights, bags)
 
 
+Check = Callable[[SparseBatch, Callable[[int], str]], None]
+"""Raises DataError where a mini-batch is not as it is needed; the function names the place of row i in messages."""
+
+
 def split_bags(
     wanted: Mapping[str, int] | None, fields: np.ndarray, ends: np.ndarray, keys: np.ndarray, values: np.ndarray
 ) -> dict[str, Bag]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,6 +64,13 @@ def cut_file(file: DataFile, size: int, comment: int, header: bytes | None) -> I
         yield FilePart(start, start + len(content), line, lasting, content)
     elif none:
         raise DataError(f"{file}: has no rows")
+
+
+def line_of_row(content: bytes, row: int, comment: int) -> int:
+    """The line, from 0, that row `row` of a text is, from 0; `comment`: see `LineFormat`."""
+    words = ((line, text.strip()) for line, text in enumerate(content.split(b"\n")))
+    rows = (line for line, word in words if word and word[0] != comment)
+    return next(islice(rows, row, None))
 
 
 def _behind_header(block: bytes, start: int, header: bytes, where: str) -> int:

@@ -12,8 +12,8 @@ from dbelief.data.files.locations import find_files
 from dbelief.data.files.scan_cache import scanned
 from dbelief.errors import DataError
 
-from .batch import SparseBatch
-from .line_cuts import FilePart, cut_file
+from .batch import Check, SparseBatch
+from .line_cuts import FilePart, cut_file, line_of_row
 
 Files = str | Path | Sequence[str | Path]
 """A file, folder, pattern or URL, or several of them."""
@@ -71,6 +71,8 @@ class LineStream:
         What its lines are.
     size
         Rows of a mini-batch.
+    check
+        Called with each mini-batch; None: there is none.
 
     Raises
     ------
@@ -78,15 +80,15 @@ class LineStream:
         The size is below 1.
     """
 
-    def __init__(self, files: Sequence[DataFile], format: LineFormat, size: int) -> None:
+    def __init__(self, files: Sequence[DataFile], format: LineFormat, size: int, check: Check | None = None) -> None:
         if size < 1:
             raise ValueError(f"size is {size}, must be 1 or more")
-        self._files, self._format, self._size = files, format, size
+        self._files, self._format, self._size, self._check = files, format, size, check
 
     def __iter__(self) -> Iterator[SparseBatch]:
         for file in self._files:
             for part in self._cut(file):
-                yield self._format.parse(part.content, part.line, file.where)
+                yield self._parsed(part.content, part.line, file.where)
 
     @property
     def units(self) -> Sequence[str]:
@@ -123,7 +125,14 @@ class LineStream:
             content = opened.read(part.stop - part.start)
         if len(content) != part.stop - part.start:
             raise DataError(f"{unit}: the file was written again")
-        yield self._format.parse(content, part.line, file.where)
+        yield self._parsed(content, part.line, file.where)
+
+    def _parsed(self, content: bytes, line: int, where: str) -> SparseBatch:
+        batch = self._format.parse(content, line, where)
+        if self._check is not None:
+            comment = self._format.comment
+            self._check(batch, lambda row: f"{where}, line {line + line_of_row(content, row, comment)}")
+        return batch
 
     @cached_property
     def _parts(self) -> Mapping[str, tuple[DataFile, FilePart]]:

@@ -15,7 +15,7 @@ from dbelief.errors import DataError
 from dbelief.sparse.given_keys import LARGEST_KEY, beyond_int64
 from dbelief.sparse.text_keys import text_keys
 
-from .batch import Bag, SparseBatch
+from .batch import Bag, Check, SparseBatch
 from .columns import IdColumns, bag_of
 from .line_stream import Files, named_files
 
@@ -37,6 +37,8 @@ class RowGroupStream:
         Those that are read.
     size
         Rows of a mini-batch.
+    check
+        Called with each mini-batch; None: there is none.
 
     Raises
     ------
@@ -46,17 +48,17 @@ class RowGroupStream:
         A column is missing, or of another type.
     """
 
-    def __init__(self, files: ParquetFiles, columns: IdColumns, size: int) -> None:
+    def __init__(self, files: ParquetFiles, columns: IdColumns, size: int, check: Check | None = None) -> None:
         if size < 1:
             raise ValueError(f"size is {size}, must be 1 or more")
-        self._files, self._columns, self._size = files, columns, size
+        self._files, self._columns, self._size, self._check = files, columns, size, check
         self._units = {files.called(group): group for group in range(len(files.groups))}
         for name in columns.numbers:
-            self._check(name, own_kind(self._type(name)) == "number", "numbers")
+            self._check_type(name, own_kind(self._type(name)) == "number", "numbers")
         for names, fits, wanted in ((columns.ids, is_whole, "whole numbers"), (columns.texts, is_text, "texts")):
             for name in names:
                 own = self._type(name)
-                self._check(name, fits(own.value_type if is_list(own) else own), f"{wanted}, or lists of them")
+                self._check_type(name, fits(own.value_type if is_list(own) else own), f"{wanted}, or lists of them")
 
     def __iter__(self) -> Iterator[SparseBatch]:
         for unit in self._units:
@@ -66,6 +68,11 @@ class RowGroupStream:
     def units(self) -> Sequence[str]:
         """Names of the row groups, for `UnitDataset`."""
         return tuple(self._units)
+
+    @property
+    def rows(self) -> Sequence[int]:
+        """Rows of each row group."""
+        return tuple(group.rows for group in self._files.groups)
 
     def read(self, unit: str) -> Iterator[SparseBatch]:
         """Read a unit.
@@ -88,9 +95,10 @@ class RowGroupStream:
         names = [*self._columns.numbers, *self._columns.ids, *self._columns.texts]
         table = self._files.read(self._units[unit], names)
         for first in range(0, table.num_rows, self._size):
-            yield self._batch(table.slice(first, self._size), f"{unit}, from row {first}")
+            yield self._batch(table.slice(first, self._size), unit, first)
 
-    def _batch(self, table: Any, where: str) -> SparseBatch:
+    def _batch(self, table: Any, unit: str, first: int) -> SparseBatch:
+        where = f"{unit}, from row {first}"
         numbers = target_numbers(table, self._columns.numbers, MissingValues.of(()), where)
         labels, weights = self._columns.labels(numbers), np.ones(len(numbers), np.float32)
         if self._columns.weight is not None:
@@ -101,12 +109,15 @@ class RowGroupStream:
         bags = dict[str, Bag]()
         for name in (*self._columns.ids, *self._columns.texts):
             bags[name] = _bag(table.column(name), name in self._columns.ids, f"{where}, column {name!r}")
-        return SparseBatch(labels, weights, bags)
+        batch = SparseBatch(labels, weights, bags)
+        if self._check is not None:
+            self._check(batch, lambda row: f"{unit}, row {first + row} (from 0)")
+        return batch
 
     def _type(self, name: str) -> Any:
         return self._files.schema.field(self._files.place(name)).type
 
-    def _check(self, name: str, fits: bool, wanted: str) -> None:
+    def _check_type(self, name: str, fits: bool, wanted: str) -> None:
         if not fits:
             raise DataError(f"{self._files.files[0]}: column {name!r} is {self._type(name)}, must be {wanted}")
 

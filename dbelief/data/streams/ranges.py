@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from .unit_source import UnitArrays
+from .unit_source import UnitArrays, UnitSource
 
 
 def unit_size(given: int | None, most: int, n: int) -> int:
@@ -46,7 +46,7 @@ class Indexed(Protocol):
         return self.read(indices).targets
 
 
-class Ranges:
+class Ranges(UnitSource):
     """Units of `block` samples each, the last one with the rest, as a `UnitSource`.
 
     Parameters

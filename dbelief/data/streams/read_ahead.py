@@ -111,12 +111,8 @@ class ReadAhead:
         if not self._planned:
             return False
         unit = self._planned[0]
-        held = sum(arrays.nbytes for arrays in self._held.values()) + sum(map(self._bytes_of, self._reading))
-        return self._window[unit] <= self._in_use or held + self._bytes_of(unit) <= self._bound
-
-    def _bytes_of(self, unit: int) -> int:
-        """Bytes of a unit in memory, from its size."""
-        return self.source.sizes[unit] * bytes_per_sample(self.source)
+        held = sum(arrays.nbytes for arrays in self._held.values()) + sum(map(self.source.bytes_of, self._reading))
+        return self._window[unit] <= self._in_use or held + self.source.bytes_of(unit) <= self._bound
 
     def _run(self, first: int) -> None:
         unit: int | None = first
@@ -141,11 +137,3 @@ class ReadAhead:
             following = self._take()
             self._threads -= following is None
             return following
-
-
-def bytes_per_sample(source: UnitSource) -> int:
-    """Bytes of one sample in memory."""
-    values = 1
-    for size in source.features:
-        values *= size
-    return values * source.dtype.itemsize + (8 if source.width is None else 4 * source.width)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,8 @@ class StreamSets:
         As in `Samples`.
     columns, encoder, notes, objects
         As in `Dataset`.
+    split
+        Makes a set that is streamed: `UnitSamples` of inputs of this form.
     """
 
     sources: Mapping[str, UnitSource | None]
@@ -43,6 +45,7 @@ class StreamSets:
     encoder: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
     objects: str = ""
+    split: Callable[[UnitSource, Units, int, float], Samples] = StreamedSplit
 
     @property
     def train(self) -> UnitSource:
@@ -79,7 +82,7 @@ class StreamSets:
         units = Units(tuple(source.sizes), spec.window)
         if not spec.streamed:
             return read_all(source, units, self.scale)
-        return StreamedSplit(source, units, spec.memory * _MIB, self.scale)
+        return self.split(source, units, spec.memory * _MIB, self.scale)
 
     def sizes(self) -> tuple[int, int, int]:
         """Samples of the three sets."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,17 +13,17 @@ class UnitArrays(NamedTuple):
 
     Attributes
     ----------
-    inputs : uint8, float32 or int64, shape (n, features...), C-contiguous
+    inputs : uint8, float32 or int64, shape (n, features...), C-contiguous; or BagRows
     targets : int64, shape (n,), or float32, shape (n, k), C-contiguous
     """
 
-    inputs: np.ndarray
+    inputs: Any
     targets: np.ndarray
 
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        return self.inputs.nbytes + self.targets.nbytes
+        return int(self.inputs.nbytes) + self.targets.nbytes
 
 
 class UnitSource(Protocol):
@@ -63,3 +63,15 @@ class UnitSource(Protocol):
     def called(self, unit: int) -> str:
         """Name of a unit in messages."""
         ...
+
+    def bytes_of(self, unit: int) -> int:
+        """Bytes of a unit in memory, before it is read."""
+        return self.sizes[unit] * bytes_per_sample(self)
+
+
+def bytes_per_sample(source: UnitSource) -> int:
+    """Bytes of one sample in memory, where its inputs are numbers."""
+    values = 1
+    for size in source.features:
+        values *= size
+    return values * source.dtype.itemsize + (8 if source.width is None else 4 * source.width)

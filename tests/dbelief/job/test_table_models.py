@@ -68,6 +68,17 @@ def test_strategies_with_a_rule_of_the_shards_may_have_them(strategy: str) -> No
         ("format: vw", "format: libffm", "data.columns: must be numbers of fields with libffm"),
         ("format: vw", "format: csv", "data.label: must be given with csv: label, and ids or texts"),
         ("columns: [user, item]}\nstr", "columns: [user, user]}\nstr", "each column once, and 'user' is there twice"),
+        ("t.vw, columns", "t.vw, unit: 9, columns", "data.streamed: must be true with unit or window: in memory each"),
+        (
+            "t.vw, columns",
+            "t.vw, window: 2, columns",
+            "data.streamed: must be true with unit or window: in memory each",
+        ),
+        (
+            "format: vw, files: t.vw, columns: [user, item]",
+            "format: parquet, files: t, label: y, ids: user, streamed: true, unit: 9",
+            "data.unit: must be null with parquet, whose units are row groups",
+        ),
         ("t.vw, columns", "t.vw, ids: user, columns", "data.format: must be csv or parquet where label, ids or texts"),
     ],
 )

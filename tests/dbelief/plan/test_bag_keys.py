@@ -66,6 +66,10 @@ def test_rows_and_keys_are_those_of_the_training_data(job: Job) -> None:
     assert counts(make_plan(job)) == found
     given = counts(make_plan(job, rows={"w": 7, "v": 99}, keys={"deep": 3}))
     assert given == {**found, "deep": (USERS, 3), "w": (7, found["w"][1])}
+    text = JOB.replace("validation: 0.2", "validation: 16, streamed: true, unit: 5").replace("CACHE", "cache: null")
+    streamed = counts(make_plan(parse_job(text, job.folder, "job")))
+    assert {name: rows for name, (rows, _) in streamed.items()} == {"deep": USERS, "v": 30, "w": USERS + 40}
+    assert all(abs(keys - found[name][1]) <= 2 for name, (_, keys) in streamed.items())
     with pytest.raises(UserError, match="--keys: the job has no table 'item'; tables: deep, v, w"):
         make_plan(job, keys={"item": 1})
 

@@ -138,7 +138,8 @@ def read_image_files(where: Path | Url, spec: ImagesData) -> np.ndarray:
     if not files:
         raise DataError(f"{where}: has no images ({', '.join(sorted(SUFFIXES))})")
     images = Images(files, np.zeros(len(files), np.int64), spec, str(where))
-    return images.read(np.arange(len(files))).inputs
+    pixels: np.ndarray = images.read(np.arange(len(files))).inputs
+    return pixels
 
 
 def _is_image(file: DataFile) -> bool:

@@ -15,7 +15,7 @@ from dbelief.data.files.locations import find_files, find_other_files
 from dbelief.data.files.scan_cache import scanned
 from dbelief.data.samples import SETS
 from dbelief.data.streams.stream_sets import StreamSets, cut_units, other_files
-from dbelief.data.streams.unit_source import UnitArrays
+from dbelief.data.streams.unit_source import UnitArrays, UnitSource
 from dbelief.data.tables.missing_values import MissingValues
 from dbelief.data.tables.table_encoder import Kind, TableEncoder
 from dbelief.data.tables.table_statistics import ColumnStatistics, encoder_of
@@ -41,7 +41,7 @@ Part = tuple[ParquetFiles, tuple[int, ...]]
 """Files, and places of row groups of theirs."""
 
 
-class RowGroups:
+class RowGroups(UnitSource):
     """Row groups as a `UnitSource`.
 
     Parameters

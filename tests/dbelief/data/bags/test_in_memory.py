@@ -120,10 +120,10 @@ def test_new_samples_have_the_bags_of_the_stream_with_labels_or_without(
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("t.svm", "0.5 1:1\n1 2:1\n", r"t\.svm: label 0\.5 is no whole number up to 2\^24: labels are classes"),
+        ("t.svm", "0.5 1:1\n1 2:1\n", r"t\.svm, line 1: label 0\.5 is no whole number up to 2\^24: labels are classes"),
         ("t.svm", "1 1:1\n1 2:1\n", "all training samples have the same label, 1"),
-        ("t.vw", "1 2.5 |user a\n0 |user b\n", r"t\.vw: a row has weight 2\.5, and the losses of layers have none"),
-        ("test.csv", "y,user,item\n7,1,a\n", r"test\.csv: label 7 is not in the training files"),
+        ("t.vw", "1 2.5 |user a\n0 |user b\n", r"t\.vw, line 1: has weight 2\.5, and the losses of layers have none"),
+        ("test.csv", "y,user,item\n7,1,a\n", r"test\.csv: label 7 is in no training row"),
         ("t.csv", "y,user\n1,1\n", "t.csv.*'item'"),
     ],
 )

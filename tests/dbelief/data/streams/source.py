@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dbelief.data.streams.unit_source import UnitArrays
+from dbelief.data.streams.unit_source import UnitArrays, UnitSource
 from dbelief.errors import DataError
 
 
-class Counted:
+class Counted(UnitSource):
     """Units of numbers: sample i has inputs (i, -i) and label i modulo 3.
 
     Attributes
@@ -38,9 +38,6 @@ class Counted:
 
     def called(self, unit: int) -> str:
         return f"unit {unit}"
-
-    def targets(self, unit: int) -> np.ndarray:
-        return self.read(unit).targets
 
     def read(self, unit: int) -> UnitArrays:
         assert self.gate.wait(30), "the test opens the gate"

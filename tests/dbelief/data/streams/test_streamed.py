@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.data.streams.read_ahead import READERS, ReadAhead, bytes_per_sample
+from dbelief.data.streams.read_ahead import READERS, ReadAhead
 from dbelief.data.streams.streamed import StreamedSplit, read_all
 from dbelief.data.streams.unit_order import Units
+from dbelief.data.streams.unit_source import bytes_per_sample
 from dbelief.errors import DataError, StorageError, Unavailable
 from tests.dbelief.data.streams.source import Counted
 

@@ -1,0 +1,1 @@
+"""Samples with bags of keys that are read unit by unit."""
