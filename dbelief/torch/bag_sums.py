@@ -15,9 +15,7 @@ from dbelief.nn.kernels import sparse
 from dbelief.nn.sparse_rows import SparseRows
 
 
-def bags_of(
-    places: torch.Tensor, offsets: torch.Tensor | None, rows: int, mode: Literal["sum", "mean"]
-) -> SparseRows | None:
+def bags_of(places: torch.Tensor, offsets: torch.Tensor | None, rows: int) -> SparseRows | None:
     """Bags as a sparse matrix, a row a bag; None where they are on a device, or none that `embedding_bag` takes.
 
     Parameters
@@ -38,17 +36,18 @@ def bags_of(
         ends = np.append(offsets.numpy().astype(np.int64, copy=False), count)
         if ends[0] != 0 or (np.diff(ends) < 0).any():
             return None
-    values = np.ones(count, np.float32)
-    if mode == "mean":
-        counts = np.diff(ends)
-        values = np.repeat(1 / np.maximum(counts, 1), counts).astype(np.float32)
-    return SparseRows(ends, places.reshape(-1).numpy().astype(np.int32), values, rows)
+    return SparseRows(ends, places.reshape(-1).numpy().astype(np.int32), np.ones(count, np.float32), rows)
 
 
-def bag_sums(rows: torch.Tensor, bags: SparseRows) -> torch.Tensor:
-    """(bags, width) float32: sums of (n, width) float32 rows on the CPU. Differentiable, any number of times."""
+def bag_sums(rows: torch.Tensor, bags: SparseRows, mode: Literal["sum", "mean"] = "sum") -> torch.Tensor:
+    """(bags, width) float32: sums or means of (n, width) float32 rows on the CPU; 0 of an empty bag.
+
+    Differentiable, any number of times.
+    """
     made: torch.Tensor = _Times.apply(rows, bags)
-    return made
+    if mode == "sum":
+        return made
+    return made / torch.from_numpy(np.maximum(np.diff(bags.indptr), 1))[:, None]
 
 
 class _Times(torch.autograd.Function):  # type: ignore[misc]

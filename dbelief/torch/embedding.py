@@ -149,9 +149,9 @@ class EmbeddingBag(torch.nn.Module):  # type: ignore[misc]
                 raise UserError(f"{self._name}: offsets beside lists of keys, which are bags themselves")
         offsets = starts if offsets is None else offsets
         rows, places = self._rows(whole)
-        bags = bags_of(places, offsets, len(rows), self.mode) if per_sample_weights is None else None
+        bags = bags_of(places, offsets, len(rows)) if per_sample_weights is None else None
         if bags is not None:
-            return bag_sums(rows, bags)
+            return bag_sums(rows, bags, self.mode)
         made: torch.Tensor = functional.embedding_bag(
             places, rows, offsets, mode=self.mode, per_sample_weights=per_sample_weights
         )
@@ -235,7 +235,7 @@ class Embedding(EmbeddingBag):
                     raise UserError(f"{self._name}: lists of keys of several lengths, which EmbeddingBag takes")
             whole = whole.reshape(len(keys), -1)
         rows, places = self._rows(whole)
-        bags = bags_of(places.reshape(-1, 1), None, len(rows), "sum")
+        bags = bags_of(places.reshape(-1, 1), None, len(rows))
         made: torch.Tensor = functional.embedding(places, rows) if bags is None else bag_sums(rows, bags)
         return made.view(*places.shape, self.width)
 

@@ -17,12 +17,14 @@ from dbelief.data.bags import read_libffm
 from dbelief.errors import UserError
 from dbelief.evaluation.click_measures import ClickMeasures
 from dbelief.job import parse_job
+from dbelief.sparse.table import SparseTable
 
 torch = pytest.importorskip("torch", reason="the torch extra is not installed")
 pytestmark = pytest.mark.torch
 
 from tests.script.test_whole import launch  # noqa: E402  (after the check for torch)
 
+TABLE = SparseTable("t", 2, salt=3, limit=0.5, rate=0.1, first=0, count=4)
 SCRIPTS = Path(__file__).parents[2] / "examples" / "scripts"
 A9A = Path(os.environ.get("DBELIEF_DATA", "/nonexistent")) / "a9a"
 
@@ -52,7 +54,8 @@ def test_rows_of_a_bag_are_multiplied_by_values() -> None:
     job: Any = SimpleNamespace(membership=SimpleNamespace(job=SimpleNamespace(tables=tables)))
     module = EmbeddingBag(job, "t")
     rows = torch.arange(20.0).reshape(10, 2)
-    module.attach(SimpleNamespace(table=str, read=lambda _, keys: rows.numpy()[keys]))  # type: ignore[arg-type]
+    reader: Any = SimpleNamespace(table=lambda _: TABLE, read=lambda _, keys: rows.numpy()[keys])
+    module.attach(reader)
     keys, offsets, values = torch.tensor([3, 9, 3]), torch.tensor([0, 2, 2]), torch.tensor([0.5, -1, 2])
     plain = torch.nn.EmbeddingBag.from_pretrained(rows, freeze=False, mode="sum")
     found, expected = module(keys, offsets, values), plain(keys, offsets, values)
@@ -74,7 +77,8 @@ def test_a_module_pulls_its_distinct_keys_ahead() -> None:
     with pytest.raises(UserError, match="Embedding of table 't': make Sync"):
         module.prefetch(torch.tensor([1]))
     kept = {"t": SimpleNamespace(hits=1, reads=4)}
-    reader: Any = SimpleNamespace(table=str, prefetch=lambda _, keys: begun.append(keys.tolist()), caches=kept)
+    take = lambda _, keys: begun.append(sorted(keys.tolist()))  # noqa: E731
+    reader: Any = SimpleNamespace(table=lambda _: TABLE, prefetch=take, caches=kept)
     module.attach(reader)
     module.prefetch(torch.tensor([[9, -3], [9, 4]], dtype=torch.int32))
     assert begun == [[-3, 4, 9]]
