@@ -1,10 +1,15 @@
-"""Copies of rows of a two-dimensional array, by their numbers, in compiled loops."""
+"""Copies of rows of a two-dimensional array, by their numbers, in compiled loops.
+
+Places are unsigned: numba makes of a signed one, which may be negative and count from the end, no vector code.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from .jit import kernel
+
+u64, i64 = np.uint64, np.int64
 
 
 @kernel("read int32", "uint32", "write uint32", "void")
@@ -20,32 +25,30 @@ def gather(numbers: np.ndarray, stride: int, first: int, count: int, rows: np.nd
     """Copy some columns of rows; of row -1 nothing."""
     for i in range(rows.size):
         if rows[i] >= 0:
-            at = rows[i] * stride + first
+            at, to = u64(i64(rows[i]) * stride + first), u64(i * count)
             for j in range(count):
-                values[i * count + j] = numbers[at + j]
+                values[u64(to + u64(j))] = numbers[u64(at + u64(j))]
 
 
 @kernel("read float32", "read int64", "read int32", "write float32", "void")
 def gather_parts(numbers: np.ndarray, edges: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
     """Copy rows part by part, the first of all rows before the second; part j has columns edges[j] to edges[j + 1]."""
-    stride, to = edges[edges.size - 1], 0
+    stride = edges[edges.size - 1]
     for part in range(edges.size - 1):
         first, count = edges[part], edges[part + 1] - edges[part]
         for i in range(rows.size):
-            at = rows[i] * stride + first
+            at, to = u64(i64(rows[i]) * stride + first), u64(first * rows.size + i * count)
             for j in range(count):
-                values[to + j] = numbers[at + j]
-            to += count
+                values[u64(to + u64(j))] = numbers[u64(at + u64(j))]
 
 
 @kernel("read float32", "read int64", "read int32", "write float32", "void")
 def scatter_parts(values: np.ndarray, edges: np.ndarray, rows: np.ndarray, numbers: np.ndarray) -> None:
     """Write rows as `gather_parts` has copied them."""
-    stride, of = edges[edges.size - 1], 0
+    stride = edges[edges.size - 1]
     for part in range(edges.size - 1):
         first, count = edges[part], edges[part + 1] - edges[part]
         for i in range(rows.size):
-            at = rows[i] * stride + first
+            at, of = u64(i64(rows[i]) * stride + first), u64(first * rows.size + i * count)
             for j in range(count):
-                numbers[at + j] = values[of + j]
-            of += count
+                numbers[u64(at + u64(j))] = values[u64(of + u64(j))]

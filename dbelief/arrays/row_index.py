@@ -32,7 +32,7 @@ def find(keys: np.ndarray, hashed: np.ndarray, held: np.ndarray, slots: np.ndarr
         at, tag = u64(hashed[i] & mask), u32(u32(u64(hashed[i] >> u64(40)) & u64(255)) << u32(24))
         row = -1
         while slots[at]:
-            if u32(slots[at] ^ tag) <= _ROWS and held[i64(slots[at] & _ROWS) - 1] == keys[i]:
+            if u32(slots[at] ^ tag) <= _ROWS and held[u64(u64(slots[at] & _ROWS) - u64(1))] == keys[i]:
                 row = int(i64(slots[at] & _ROWS)) - 1
                 break
             at = u64(u64(at + u64(1)) & mask)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dbelief.job.tables import TableSection  # a shard does not import the job file's module
 
 
-u32 = np.uint32
+u32, u64 = np.uint32, np.uint64
 Order = np.ndarray | slice
 IN_ORDER = slice(None)
 MOST_KEYS = 1 << 20
@@ -182,12 +182,12 @@ def pack_runs(keys: np.ndarray, rows: np.ndarray, edges: np.ndarray, packed: np.
     width = rows.size // max(1, keys.size // 2)
     for run in range(edges.size - 1):
         first, count = edges[run], edges[run + 1] - edges[run]
-        at = first * (2 + width)
+        at, of = u64(first * (2 + width)), u64(2 * first)
         for i in range(2 * count):
-            packed[at + i] = keys[2 * first + i]
-        at += 2 * count
+            packed[u64(at + u64(i))] = keys[u64(of + u64(i))]
+        at, of = u64(at + u64(2 * count)), u64(width * first)
         for i in range(width * count):
-            packed[at + i] = rows[width * first + i]
+            packed[u64(at + u64(i))] = rows[u64(of + u64(i))]
 
 
 @kernel("read int64", "read uint16", "write int64", "boolean")

@@ -12,6 +12,7 @@ import numpy as np
 from dbelief.arrays.jit import kernel
 from dbelief.nn.sparse_rows import SparseRows
 
+u64 = np.uint64  # of places: numba makes of signed ones, which may count from the end, no vector code
 _ROWS = "read int64", "read int32", "read float32"
 
 
@@ -65,20 +66,20 @@ def _check(x: SparseRows, weight: np.ndarray, y: np.ndarray) -> None:
 @kernel(*_ROWS, "read float32", "write float32", "int64", "void")
 def _times(indptr: Any, columns: Any, values: Any, weight: Any, y: Any, units: Any) -> None:
     for row in range(indptr.size - 1):
-        here = row * units
+        here = u64(row * units)
         for unit in range(units):
-            y[here + unit] = 0
+            y[u64(here + u64(unit))] = 0
         for place in range(indptr[row], indptr[row + 1]):
-            value, first = values[place], columns[place] * units
+            value, first = values[place], u64(columns[place] * units)
             for unit in range(units):
-                y[here + unit] += value * weight[first + unit]
+                y[u64(here + u64(unit))] += value * weight[u64(first + u64(unit))]
 
 
 @kernel(*_ROWS, "read float32", "write float32", "int64", "void")
 def _add_transposed(indptr: Any, columns: Any, values: Any, dy: Any, out: Any, units: Any) -> None:
     for row in range(indptr.size - 1):
-        here = row * units
+        here = u64(row * units)
         for place in range(indptr[row], indptr[row + 1]):
-            value, first = values[place], columns[place] * units
+            value, first = values[place], u64(columns[place] * units)
             for unit in range(units):
-                out[first + unit] += value * dy[here + unit]
+                out[u64(first + u64(unit))] += value * dy[u64(here + u64(unit))]

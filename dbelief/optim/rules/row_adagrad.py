@@ -19,6 +19,7 @@ from .options import at_least_zero
 from .rule import Rate
 
 f32, f64 = np.float32, np.float64
+u64 = np.uint64  # of places, which do not count from the end: the loop becomes vector code
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,10 @@ class RowAdagrad:
 def _loop(w: np.ndarray, g: np.ndarray, sums: np.ndarray, rate: float, eps: float) -> None:
     width = w.size // sums.size
     for row in range(sums.size):
-        first, squares = row * width, f64(0)
-        for i in range(first, first + width):
-            squares += f64(g[i]) * f64(g[i])
+        first, squares = u64(row * width), f64(0)
+        for i in range(width):
+            squares += f64(g[u64(first + u64(i))]) * f64(g[u64(first + u64(i))])
         sums[row] += f32(squares / f64(width))
         pace = f32(0) if sums[row] == f32(0) else f32(rate / f32(np.sqrt(sums[row]) + eps))
-        for i in range(first, first + width):
-            w[i] -= pace * g[i]
+        for i in range(width):
+            w[u64(first + u64(i))] -= pace * g[u64(first + u64(i))]
