@@ -4,11 +4,10 @@
 
 A trainer's mini-batch has 13,312 keys, drawn by Zipf's law: those of 512 samples with 26 columns. It gets their rows,
 of width 16, computes a loss of them, and its gradient steps the rows by Adagrad; a row counts once in each mini-batch.
-The job has one shard; its trainers are scripts with `dbelief.torch.EmbeddingBag` and `sync.step`; "ahead": they begin
-to pull the rows of the next mini-batch while they compute, and the ratios are of these. torch RPC has one
-server, and two ways (`rows_peer.py`): as in torch's tutorials, and with the distinct keys only. All have the same keys,
-one thread in each process, and TCP over loopback; they take turns in every round. The table has 8 buckets, each of which
-costs a step some 50 µs.
+The job has one shard, and the table 8 buckets; its trainers are scripts with `dbelief.torch.EmbeddingBag` and
+`sync.step`. "Ahead": they begin to pull the rows of the next mini-batch while they compute. torch RPC has one server,
+and two ways (`rows_peer.py`): as in torch's tutorials, and with the distinct keys only. All have the same keys, one
+thread in each process, and TCP over loopback; they take turns in every round.
 """
 
 from __future__ import annotations
@@ -116,7 +115,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300, help="of a trainer; the first 32 are not counted")
     words = parser.parse_args()
     needs_torch()
-    table, medians = Table("trainers", "way", "rows/s", "ours ahead over it", "of the rounds"), []
+    table, medians = (
+        Table("trainers", "way", "rows/s", "dbelief over it", "ahead over it", "dbelief, of the rounds"),
+        [],
+    )
     for trainers in words.trainers:
         rounds: list[dict[str, float]] = [{} for _ in range(words.rounds)]
         for number, way in timing.interleaved((OURS, AHEAD, *PEERS), words.rounds):
@@ -125,11 +127,11 @@ def main() -> None:
             report.progress({"trainers": trainers, "round": number, "way": way, "rows_per_s": rounds[number][way]})
         middle = timing.medians(rounds, OURS, AHEAD, *PEERS)
         for way in (OURS, AHEAD, *PEERS):
-            ratios = sorted(row[AHEAD] / row[way] for row in rounds)
-            x = ratios[len(ratios) // 2]
-            medians.append({"trainers": trainers, "way": way, "rows_per_s": middle[way], "x": x, "rounds": ratios})
-            spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
-            table.add_row(str(trainers), way, f"{middle[way]:,.0f}", f"{x:.2f}", spread)
+            plain, ahead = (sorted(row[own] / row[way] for row in rounds) for own in (OURS, AHEAD))
+            rates = {"rows_per_s": middle[way], "x": plain[len(plain) // 2], "ahead_x": ahead[len(ahead) // 2]}
+            medians.append({"trainers": trainers, "way": way, **rates, "rounds": plain, "ahead_rounds": ahead})
+            figures = f"{rates['x']:.2f}", f"{rates['ahead_x']:.2f}", f"{plain[0]:.2f} to {plain[-1]:.2f}"
+            table.add_row(str(trainers), way, f"{middle[way]:,.0f}", *figures)
     report.show(table, {"rows": medians})
 
 
