@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from dbelief.process.clock import SystemClock
 from dbelief.process.runtime import use_runtime
 from dbelief.registry import MemoryRegistry
 from dbelief.rpc.transport import use_transport
+from dbelief.rpc.wire import bulk
 
 from .checks.observer import Observer
 from .checks.stored_sets import StoredSets
@@ -172,6 +174,10 @@ class Cluster:
                 stack.enter_context(LocalSockets(scheduler, self._network).replacing())
             stack.enter_context(operating_system(scheduler, self._registry, self._groups, self._job.report_s))
             stack.enter_context(torn_pushes(scheduler))
+            if self._job.longest is not None:
+                stack.enter_context(
+                    mock.patch.multiple(bulk, LONGEST_PAYLOAD=self._job.longest, FULL_BYTES=self._job.longest)
+                )
             stack.enter_context(observer.watching())
             sets = StoredSets(self._job, lambda: not observer.restored, observer.violation, observer.rows)
             stack.enter_context(sets.watching())

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,7 +20,9 @@ from dbelief.core.push import PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.job import parse_job
 from dbelief.optim import Rule, make_row_rule, make_rule
 from dbelief.process.runtime import use_runtime
+from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.sparse.table import SparseTable, number_tables, pack
+from dbelief.sparse.table_reader import TableReader
 from ps_server.store.admission import PushAdmission
 from ps_server.store.bucket import new_bucket
 from ps_server.store.segment import Segment
@@ -25,6 +31,8 @@ from ps_server.store.staleness import StalenessBarrier
 
 from .checks.lead import LeadWatch
 from .checks.rounds import RoundWatch, Sent
+from .checks.row_reads import ReadWatch
+from .checks.row_reference import TableReference
 from .checks.rows import RowWatch
 from .checks.stored_sets import StoredSets
 from .checks.trajectory import trajectory
@@ -187,7 +195,7 @@ class Buckets:
         """Push the rows of a mini-batch to all buckets."""
         self.sequence += 1
         push = Push(Pusher(0, 1), self.sequence, np.float32(1), len(samples))
-        rows = {own.name: own.pushed(samples, 3) for own in self.job.tables}
+        rows = {own.name: own.pushed(samples, self.sequence % 4, self.sequence // 4) for own in self.job.tables}
         self.watch.pushed(push, rows)
         packed: dict[int, np.ndarray] = {}
         for table in self.rules:
@@ -210,7 +218,7 @@ def test_buckets_have_what_the_reference_gives(job: str) -> None:
     assert all(bucket.arena.count for bucket in buckets.held.values())
 
 
-@pytest.mark.parametrize("wrong", ["twice", "missing", "read", "state", "index"])
+@pytest.mark.parametrize("wrong", ["twice", "missing", "read", "state", "last push", "order", "index"])
 def test_a_bucket_that_differs_from_its_pushes_is_a_violation(wrong: str) -> None:
     buckets, rng = Buckets("tables"), np.random.default_rng(0)
     with buckets.watch.watching():
@@ -221,7 +229,7 @@ def test_a_bucket_that_differs_from_its_pushes_is_a_violation(wrong: str) -> Non
             bucket.apply(push, np.zeros(0, np.float32), 0, np.float32(1))
         elif wrong == "missing":
             lost = replace(push, sequence=2)
-            buckets.watch.pushed(lost, {own.name: own.pushed(np.arange(4), 3) for own in buckets.job.tables})
+            buckets.watch.pushed(lost, {own.name: own.pushed(np.arange(4), 3, 9) for own in buckets.job.tables})
             for one in buckets.held.values():
                 one.ledger.skip(lost)
             buckets.sequence = 2
@@ -229,6 +237,11 @@ def test_a_bucket_that_differs_from_its_pushes_is_a_violation(wrong: str) -> Non
             bucket.arena.touch(np.array([7]), 0)
         elif wrong == "state":
             bucket.arena.rows().numbers[:, -1] += 1
+        elif wrong == "last push":
+            bucket.arena.rows().stamps[:] -= 1
+        elif wrong == "order":
+            for values in bucket.arena.rows():
+                values[:] = values[::-1].copy()
         else:
             bucket.arena._slots[:] = 0
         if wrong != "twice":
@@ -237,3 +250,40 @@ def test_a_bucket_that_differs_from_its_pushes_is_a_violation(wrong: str) -> Non
     expected = texts.get(wrong, "bucket 5 at version 2")
     assert buckets.violations
     assert all(expected in text for text in buckets.violations if "bucket 5" in text)
+
+
+@pytest.mark.parametrize("wrong", ["", "own", "clock", "age", "version", "row"])
+def test_a_row_that_no_pull_may_bring_is_a_violation(wrong: str) -> None:
+    """Of a table with a cache for two steps, and of one that is read ahead, with a bound of 2; each pull differs."""
+    violations, job, pulled = list[str](), JOBS["tables-bounded"], itertools.count(1)
+    parsed, keys = parse_job(job.text(Path("data.npz"), None), Path(), "job"), np.arange(8)
+    tables = {one.name: one for one in number_tables(parsed.tables, parsed.seed, ROWS)}
+    of_table = {one: TableReference(one, parsed.tables[name]) for name, one in tables.items()}
+    watch = ReadWatch(job, violations.append, lambda: 1, lambda table, keys: of_table[table].split(keys))
+
+    def pull_rows(_: object, wanted: Mapping[SparseTable, np.ndarray], versions: np.ndarray, __: int = 0) -> list[Any]:
+        version = versions[:] = next(pulled)
+        return [np.full((keys.size, table.width), version, np.float32) for table, keys in wanted.items()]
+
+    with mock.patch.object(ShardedParameterClient, "pull_rows", pull_rows), watch.watching():
+        reader = TableReader.of_job(parsed, ShardedParameterClient.__new__(ShardedParameterClient), ROWS)
+        cache = reader.caches["kept"]
+        for step in range(7):
+            reader.read(tables["kept"], keys)
+            reader.read(tables["ahead"], keys)
+            reader.prefetch(tables["ahead"], keys)
+            if step % 2:
+                watch.pushed({"kept": (keys[step:], np.ones((keys[step:].size, 2), np.float32))})
+                reader.pushed(tables["kept"], keys[step + (wrong == "own") :])
+            if wrong == "clock":
+                cache._clocks[:] = 9
+            elif wrong == "age":
+                cache._due[:] = 9
+            elif wrong == "version":
+                cache._versions[:] = 9
+            elif wrong == "row":
+                cache._rows[:] += 1
+            reader.stepped(step + 1 + step * (wrong == "clock"))
+    assert bool(violations) == bool(wrong)
+    assert all(text.startswith("kept: ") for text in violations)
+    assert cache.hits > 8

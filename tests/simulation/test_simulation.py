@@ -84,6 +84,9 @@ def test_every_planted_error_can_be_planted(tmp_path: Path) -> None:
         "rows_of_a_repeated_push_applied_again",
         "rows_not_preserved_for_a_set",
         "bucket_handed_over_without_the_state_of_its_rows",
+        "rows_counted_out_of_one_full_write",
+        "gaps_filled_with_the_last_rows",
+        "first_pushed_row_dropped_alone",
     ],
 )
 def test_a_planted_error_is_found(name: str) -> None:

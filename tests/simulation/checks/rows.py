@@ -4,9 +4,10 @@ Every copy of a bucket is followed from version to version: which pushes it has,
 rows by the formulas of `row_reference`. These are checked:
 
 * a bucket has no push twice, and all pushes of a pusher up to the last, but for what was lost with a shard
-* its rows, their keys, their state and what its index finds are those of its version, at leaders and followers, after
-  each push, hand-over, promotion and restore, and in each snapshot set
-* a read returns the rows of the version that it names, with all pushes that were acknowledged before it began
+* its rows in their order, with their keys, state, last pushes and counters, and what its index finds are those of its
+  version, at leaders and followers, after each push, hand-over, promotion and restore, and in each snapshot set
+* a pull returns the rows of the version that it names, with all pushes that were acknowledged before it began; what
+  replicas read of them, ahead and later, is checked in `row_reads`
 * each copy that may lead has every push that was acknowledged, and each set those acknowledged before it was begun
 * a restored shard has the contents of the set that it was restored from, in all of its buckets
 * at the end each sample was trained in its row in every epoch, but for pushes that are counted as lost
@@ -33,12 +34,14 @@ from ps_server.store.bucket import Bucket
 from ps_server.store.segment import Outcome, Segment
 from ps_server.store.shard import Shard
 from tests.simulation.models.jobs import SimulatedJob
-from tests.simulation.models.marks import ROWS, Rows
+from tests.simulation.models.marks import ROWS, Rows, marker
 
 from .copies import Copies
+from .row_reads import ReadWatch
 from .row_reference import Contents, Made, TableReference
 
 TOLERANCE = 1e-3
+_ROUNDED = 2.0**-8  # by bf16
 _EMPTY = Contents()
 
 Pushed = tuple[Pusher, int, float]
@@ -75,11 +78,13 @@ class RowWatch:
         self._sets: dict[str, dict[int, Contents]] = {}
         self._begun: dict[str, dict[tuple[int, Pusher], int]] = {}  # pushes that were acknowledged before a set
         self._last: dict[int, Contents] = {}  # of the last set
+        buckets_of = lambda table, keys: self._buckets[table.first].split(keys)  # noqa: E731
+        self._reads = ReadWatch(job, violation, lambda: marker.process(), buckets_of)
         if job.tables:
             parsed = parse_job(job.text(Path("data.npz"), None), Path(), "job")
             numbered = number_tables(parsed.tables, parsed.seed, ROWS)
             for table, section in zip(numbered, parsed.tables.values(), strict=True):
-                reference = TableReference(table, section.rule.model_dump())
+                reference = TableReference(table, section)
                 self._buckets |= dict.fromkeys(range(table.first, table.first + table.count), reference)
 
     @property
@@ -95,6 +100,7 @@ class RowWatch:
 
     def pushed(self, push: Push, rows: Mapping[str, Rows]) -> None:
         """Record a push that is sent next: by table, its keys and their gradients."""
+        self._reads.pushed(rows)
         parts: dict[int, Rows] = {}
         for reference in dict.fromkeys(self._buckets.values()):
             keys, gradients = rows[reference.table.name]
@@ -142,7 +148,8 @@ class RowWatch:
                 contents = self._at(index, int(versions[index]))
                 where = f"a read of version {versions[index]} of bucket {index}"
                 expected = self._buckets[index].rows(contents, keys[places])
-                self._compare(where, keys[places], found[places], expected)
+                rounded = _ROUNDED if table.pull == "bf16" else 0.0
+                self._compare(where, keys[places], found[places], expected, rounded)
                 for lack in self._lacks(contents, least):
                     self._violation(f"{where} lacks {lack}")
         return rows
@@ -164,6 +171,7 @@ class RowWatch:
             ):
                 real = getattr(owner, name)
                 stack.enter_context(mock.patch.object(owner, name, _call(wrapper, real)))
+            stack.enter_context(self._reads.watching())
             yield
 
     def _at(self, index: int, version: int) -> Contents:
@@ -248,23 +256,36 @@ class RowWatch:
             return
         index, contents = segment.span.index, self._at(segment.span.index, segment.version)
         where = f"bucket {index} at version {segment.version}"
-        held = segment.arena.rows()
-        self._check_rows(where, contents, held.keys, held.numbers)
+        self._check_arrays(where, index, contents, segment.parts()[0])
         if segment.applied != contents.steps:
             self._violation(f"{where} counts {segment.applied} steps of its rule, and has made {contents.steps}")
         width = self._buckets[index].table.width
         self._compare(f"the index of {where}", contents.keys, segment.read(contents.keys), contents.numbers[:, :width])
 
-    def _check_rows(self, where: str, contents: Contents, keys: np.ndarray, numbers: np.ndarray) -> None:
-        order = np.argsort(keys)
-        if not np.array_equal(keys[order], contents.keys):
+    def _check_arrays(self, where: str, index: int, contents: Contents, arrays: Mapping[str, np.ndarray]) -> None:
+        """A bucket's arrays, as a segment holds and a set stores them, are these contents."""
+        keys, stamps = arrays["keys"].view(np.int64), arrays["stamps"].view(np.uint32)
+        if not np.array_equal(keys, contents.keys):
             odd = np.setxor1d(keys, contents.keys)
-            self._violation(f"{where} has {keys.size} rows, and its pushes {contents.keys.size}: keys {odd[:3]} differ")
+            what = f"keys {odd[:3]} differ" if odd.size else "in another order"
+            self._violation(f"{where} has {keys.size} rows, and its pushes {contents.keys.size}: {what}")
             return
-        self._compare(where, contents.keys, numbers[order], contents.numbers)
+        (numbers,) = (values for name, values in arrays.items() if name.startswith("rows"))
+        self._compare(where, keys, numbers.reshape(-1, self._buckets[index].stride), contents.numbers)
+        if (odd := keys[stamps != contents.stamps]).size:
+            self._violation(f"{where}: keys {odd[:3]} have other last pushes")
+        if "counters" in arrays and arrays["counters"].tobytes() != (
+            contents.waiting or bytes(arrays["counters"].nbytes)
+        ):
+            self._violation(f"{where} counts keys without a row otherwise than its pushes")
 
-    def _compare(self, where: str, keys: np.ndarray, found: np.ndarray, expected: np.ndarray) -> None:
-        wrong = ~(np.abs(found - expected) <= TOLERANCE).all(axis=1) if keys.size else np.zeros(0, np.bool_)
+    def _compare(
+        self, where: str, keys: np.ndarray, found: np.ndarray, expected: np.ndarray, rounded: float = 0.0
+    ) -> None:
+        """Compare rows; `rounded`: the share of a number by which it may be off."""
+        if not keys.size:
+            return
+        wrong = ~(np.abs(found - expected) <= TOLERANCE + rounded * np.abs(expected)).all(axis=1)
         if wrong.any():
             row = int(wrong.argmax())
             self._violation(f"{where}: key {keys[row]} has {found[row].tolist()}, its pushes {expected[row].tolist()}")
@@ -282,10 +303,8 @@ class RowWatch:
             if row["index"] not in self._buckets:
                 continue
             held[row["index"]] = contents = self._at(row["index"], row["version"])
-            where, arrays = f"set {set_id}, bucket {row['index']} at version {row['version']}", row["arrays"]
-            (numbers,) = (values for name, values in arrays.items() if name.startswith("rows"))
-            stride = self._buckets[row["index"]].stride
-            self._check_rows(where, contents, arrays["keys"].view(np.int64), numbers.reshape(-1, stride))
+            where = f"set {set_id}, bucket {row['index']} at version {row['version']}"
+            self._check_arrays(where, row["index"], contents, row["arrays"])
             if self._lossless():
                 self._check_ledger(where, contents, lasts(row))
                 for lack in self._lacks(contents, self._begun.get(set_id, {})):

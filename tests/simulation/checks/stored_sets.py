@@ -2,7 +2,8 @@
 
 A resume is rare, and each set must allow one. So each is read when it is complete, and these are checked:
 
-* its buckets of tables have what their pushes give (`rows`)
+* its buckets of tables have what their pushes give (`rows`), and the files of earlier sets that it needs are there for
+  as long as it is complete
 * the samples in its parameters are those that its state, with the ledgers in its files, counts as trained
 * with staleness 0, its ledgers count no gradient of a round that its parameters do not have, unless it is one of those
   that were lost with an earlier incarnation of the shard: a restored segment counts them from the pusher's next push on
@@ -24,6 +25,7 @@ from safetensors.numpy import load_file
 from coordinator.core.ledgers import Applied
 from coordinator.scheduling.leases import Leases
 from dbelief.checkpoint.row_changes import with_changes
+from dbelief.checkpoint.set_files import COMMIT
 from dbelief.checkpoint.set_storage import LocalSets
 from dbelief.core.push import NO_PUSH, PARAMETERS, LedgerRow, Push, Pusher
 from dbelief.rpc.client.shard_client import ShardedParameterClient
@@ -88,13 +90,26 @@ class StoredSets:
     def _check(self, folder: Path, state: Mapping[str, Any]) -> None:
         try:
             rows = [row for name in state["parts"] for row in _rows(folder, name)]
-        except FileNotFoundError:  # a later set is complete already, and this one is removed
+            self._check_needs(folder.parent)
+        except FileNotFoundError as error:
+            if (folder / COMMIT).exists():  # else a later set is complete already, and this one is removed
+                self._violation(f"set {folder.name} lacks a file: {error}")
             return
         self._buckets.check_set(folder.name, rows, _lasts)
         if self._job.counts and not self._job.clients:
             self._check_leases(folder, state, rows)
         if self._job.rounds:
             self._check_rounds(folder, rows)
+
+    def _check_needs(self, sets: Path) -> None:
+        """Each complete set has what it needs of earlier ones."""
+        for commit in sets.glob(f"*/{COMMIT}"):
+            for manifest in json.loads(commit.read_text())["parts"]:
+                for row in json.loads((commit.parent / manifest).read_text())["segments"]:
+                    since = row.get("since")
+                    if since is not None and not (sets / since["place"] / since["file"]).exists():
+                        self._violation(f"set {commit.parent.name} needs {since['file']} of {since['place']}: missing")
+                        return
 
     def _check_leases(self, folder: Path, state: Mapping[str, Any], rows: list[Row]) -> None:
         fields = state["leases"]

@@ -60,6 +60,10 @@ class SimulatedJob:
         average by all-reduce push the result of a block only, a lease of each replica: here one of two steps.
     tables
         Of rows by key; replicas are scripts then.
+    every_s
+        Time from a snapshot set to the next.
+    longest
+        Bytes of a payload, beyond which it is cut, and of a message that is full; None: as in production.
     """
 
     strategy: str
@@ -79,6 +83,8 @@ class SimulatedJob:
     report_s: float = 0.4
     leases: tuple[int | None, ...] = (None, 64, 64)
     tables: tuple[SimulatedTable, ...] = ()
+    every_s: float = 1.0
+    longest: int | None = None
 
     @property
     def segments(self) -> int:
@@ -121,7 +127,7 @@ shards: 2
 replication: {self.replication}
 replicas: {0 if self.clients else WORKERS}
 deadlines: {{beat_s: {HEARTBEAT_TIMEOUT_S}, lease_s: 1.0, progress_s: 20, join_s: 120}}
-snapshots: {{every_s: 1.0}}
+snapshots: {{every_s: {self.every_s}}}
 tables: {{{", ".join(table.section for table in self.tables)}}}
 evaluate: {{every: {2 * SAMPLES}, keep: {"best" if self.best else "last"}}}
 """
@@ -130,8 +136,17 @@ evaluate: {{every: {2 * SAMPLES}, keep: {"best" if self.best else "last"}}}
 _COUNT = "batch: 4, warm_start: null, rule: {name: sgd, rate: 1}"
 _SEEN = SimulatedTable("seen", 2, 2, "{name: sgd, rate: 1}", "uniform(0.5)", SAMPLES)
 _USED = SimulatedTable("used", 3, 3, "{name: lazy-adam, rate: 0.5}", "zeros", 17)
+_USED_AND_KEPT = replace(_USED, more="cache: {rows: 14, age: 2}", near=True)
 _MET = SimulatedTable("met", 4, 5, "{name: row-adagrad, rate: 1}", "uniform(0.25)", 60)
-_MET_IN_HALVES = replace(_MET, push="bf16")
+_MET_IN_HALVES = replace(_MET, push="bf16", more="pull: bf16")
+_GROWN = SimulatedTable("grown", 4, 2, "{name: sgd, rate: 1}", "uniform(0.5)", 40, more="evict: {lru: 640}", own=200)
+_AHEAD = SimulatedTable("ahead", 2, 2, "{name: sgd, rate: 1}", "zeros", 60, "int8", scaled=True, ahead=True)
+_KEPT = SimulatedTable(
+    "kept", 2, 2, "{name: sgd, rate: 1}", "uniform(0.5)", 17, more="cache: {rows: 14, age: 2}", near=True
+)
+_RARE = SimulatedTable(
+    "rare", 2, 3, "{name: sgd, rate: 1}", "uniform(0.5)", SAMPLES, more="admit: {after: 2, counters: 1}, most_rows: 90"
+)
 _TWO = "batch: 2, warm_start: null, rule: {name: sgd, rate: 1}, n_push: 2"
 JOBS = {
     "downpour": SimulatedJob(f"name: downpour, {_COUNT}", counts=True),
@@ -189,9 +204,14 @@ JOBS = {
     "sandblaster": SimulatedJob(
         "name: sandblaster, portion: 8, bundle: 1, iterations: 4", exact=True, limits="epochs: 1_000"
     ),
-    "tables": SimulatedJob(f"name: downpour, {_COUNT}", counts=True, tables=(_SEEN, _USED)),
-    "tables-bounded": SimulatedJob(f"name: downpour, {_COUNT}, staleness: 2", counts=True, tables=(_MET_IN_HALVES,)),
+    "tables": SimulatedJob(
+        f"name: downpour, {_COUNT}", counts=True, tables=(_SEEN, _USED_AND_KEPT, _GROWN), every_s=0.2, longest=1 << 10
+    ),
+    "tables-bounded": SimulatedJob(
+        f"name: downpour, {_COUNT}, staleness: 2", counts=True, tables=(_MET_IN_HALVES, _AHEAD, _KEPT)
+    ),
     "tables-rounds": SimulatedJob(
-        "name: downpour, batch: 4, staleness: 0, warm_start: null, rule: {name: sgd, rate: 0.1}", tables=(_MET, _USED)
+        "name: downpour, batch: 4, staleness: 0, warm_start: null, rule: {name: sgd, rate: 0.1}",
+        tables=(_MET, _USED, _RARE),
     ),
 }

@@ -1,9 +1,10 @@
 """Errors that the simulation must find: one to three lines each, as a refactoring or a small mistake could introduce.
 
-Those of tables of rows are in `table_errors.py`.
+Those of tables of rows are in `table_errors.py` and `row_errors.py`.
 """
 
 from .planted import Planted
+from .row_errors import ROW_ERRORS
 from .table_errors import TABLES
 
 _SHARDS = (
@@ -738,4 +739,4 @@ _DILOCO = (
     ),
 )
 
-PLANTED = (*_SHARDS, *_SNAPSHOTS, *_COORDINATOR, *_CLIENT, *_WORKER, *_DILOCO, *TABLES)
+PLANTED = (*_SHARDS, *_SNAPSHOTS, *_COORDINATOR, *_CLIENT, *_WORKER, *_DILOCO, *TABLES, *ROW_ERRORS)

@@ -26,7 +26,8 @@ from dbelief.training.session import JobContext
 from ps_server import process as ps_server
 from tests.simulation.models.jobs import LEASE_TTL_S
 from tests.simulation.models.marks import LENGTH, PROCESSES, ROWS, marker
-from tests.simulation.models.rows import RowScript, SimulatedTable
+from tests.simulation.models.row_script import RowScript
+from tests.simulation.models.rows import SimulatedTable
 from tests.simulation.plan.plan import Ways
 from worker import process as worker
 
