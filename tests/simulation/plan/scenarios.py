@@ -27,6 +27,8 @@ def scenarios(seed: int, job: str) -> Iterator[Fault]:
         yield from _resharding(random.Random(f"resharding {seed}"))
     if job.startswith("sync-"):
         yield from _failing_writer(random.Random(f"failing_writer {seed}"))
+    if job == "tables" and (draw := random.Random(f"other_shards {seed}")).random() < 4 * SHARE:
+        yield from _other_shards(draw)
     yield from _spares(seed)
 
 
@@ -69,6 +71,13 @@ def _failure_at_the_end(draw: random.Random) -> Iterator[Fault]:
 def _resharding(draw: random.Random) -> Iterator[Fault]:
     """Segments migrate while pushes without a lock are within them."""
     yield Fault("scale", draw.randrange(BATCHES), draw.expovariate(10.0), draw.choice(["1", "3"]))
+
+
+def _other_shards(draw: random.Random) -> Iterator[Fault]:
+    """Sets are written by another number of shards than that which the job is resumed on."""
+    batches = draw.randrange(BATCHES // 2)
+    yield Fault("scale", batches, 0.0, draw.choice(["1", "3"]))
+    yield Fault("outage", batches + BATCHES // 4, draw.expovariate(2.0), "lost", seconds=draw.uniform(0.1, 1.0))
 
 
 def _failing_writer(draw: random.Random) -> Iterator[Fault]:
