@@ -103,7 +103,7 @@ class TableReader:
             rows, versions = self._read_kept(table, keys, cache)
         else:
             rows, versions = self._pull(table, keys, self.clock)
-        np.copyto(self.versions[table.first : table.first + table.count], versions, where=versions >= 0)
+        self._note(table, versions)
         return rows
 
     def read_all(self, wanted: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -111,8 +111,12 @@ class TableReader:
         found = {name: self.read(self.table(name), keys) for name, keys in wanted.items() if name in self.caches}
         keys = {self.table(name): own for name, own in wanted.items() if name not in found}
         if keys:
-            pulled = self._parameters.pull_rows(keys, self.versions, self.clock)
-            found |= {table.name: rows for table, rows in zip(keys, pulled, strict=True)}
+            # A pull for a clock brings the versions of all buckets: those of rows that were kept are earlier.
+            versions = np.full(self.versions.size, -1, np.int64)
+            pulled = self._parameters.pull_rows(keys, versions, self.clock)
+            for table, rows in zip(keys, pulled, strict=True):
+                found[table.name] = rows
+                self._note(table, versions[table.first : table.first + table.count])
         return found
 
     def prefetch(self, table: SparseTable, keys: np.ndarray) -> None:
@@ -135,6 +139,10 @@ class TableReader:
         """Begin the next step, with this clock; what was pulled for the last one and not read is dropped."""
         self.clock, self._step = clock, self._step + 1
         self._ahead = [one for one in self._ahead if one.step + 1 >= self._step]
+
+    def _note(self, table: SparseTable, versions: np.ndarray) -> None:
+        """Overwrite the versions of the buckets that were read: (buckets,) int64."""
+        np.copyto(self.versions[table.first : table.first + table.count], versions, where=versions >= 0)
 
     def _take_ahead(self, table: SparseTable, keys: np.ndarray) -> Begun[Pulled] | None:
         """The first pull ahead of these keys that may be read for this clock; it is read once."""

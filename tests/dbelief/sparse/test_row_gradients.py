@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.errors import NonFinite
+from dbelief.sparse.row_cache import RowCache
 from dbelief.sparse.row_gradients import packed_gradients
 from dbelief.sparse.row_hash import buckets, hashes
 from dbelief.sparse.table import SparseTable, rises, unpack
@@ -36,9 +37,21 @@ def test_rows_of_several_tables_are_read_at_once() -> None:
     reader = TableReader(shards, (USER, ITEM), versions)
     reader.clock = 8
     found = reader.read_all({"item": keys, "user": keys[:1]})
-    assert (shards.calls, versions.tolist()) == (1, [8] * 9)
+    assert (shards.calls, versions.tolist()) == (1, [0] * 3 + [8] * 6)
     np.testing.assert_array_equal(found["user"], reader.read(USER, keys[:1]))
     np.testing.assert_array_equal(found["item"], ITEM.initial(keys))
+
+
+def test_versions_of_kept_rows_stay_those_of_their_pull() -> None:
+    versions, keys = np.full(9, -1, np.int64), np.array([-5, 7])
+    reader = TableReader(Shards(), (USER, ITEM), versions, 9, {"user": RowCache(USER, 10, 5)})
+    own = [int(number) + USER.first for number in set(buckets(hashes(keys, USER.salt), USER.count))]
+    for clock in (3, 6):
+        reader.stepped(clock)
+        reader.read_all({"user": keys, "item": keys})
+    pulled = 3 + 5  # the last clock that its rows may be read for
+    assert versions[own].tolist() == [pulled] * len(own)
+    assert versions[ITEM.first :].tolist() == [6, 6]
 
 
 PART = st.dictionaries(st.integers(-4, 4), st.integers(-9, 9), max_size=5)
