@@ -28,7 +28,7 @@ from benchmarks.harness import options, report, timing
 from dbelief.core.push import Push, Pusher
 from dbelief.optim import make_row_rule, make_rule
 from dbelief.sparse.row_hash import table_salt
-from dbelief.sparse.table import SparseTable, pack
+from dbelief.sparse.table import SparseTable
 from ps_server.store.shard import Shard
 
 WIDTH, BUCKETS, RATE = 16, 8, np.float32(0.05)
@@ -55,8 +55,7 @@ class OurTable:
 
     def pack_into(self, packed: dict[int, np.ndarray], keys: np.ndarray, gradients: np.ndarray) -> None:
         """Write what a client sends to each bucket."""
-        order, parts = self.table.split(keys)
-        packed |= {index: pack(keys[order[own]], gradients[order[own]]) for index, own in parts}
+        packed |= self.table.pack(keys, gradients)
 
     def push(self, packed: dict[int, np.ndarray]) -> None:
         """Push to all buckets."""
