@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -13,7 +14,7 @@ from dbelief.errors import ModelError, UserError
 from dbelief.script.job import ScriptJob
 from dbelief.script.user_code import located
 from dbelief.sparse.given_keys import beyond_int64, given_keys, not_of_kind
-from dbelief.sparse.ordered_keys import ordered_keys
+from dbelief.sparse.ordered_keys import OrderedKeys, ordered_keys
 from dbelief.sparse.row_gradients import RowGradients
 from dbelief.sparse.table import SparseTable
 from dbelief.sparse.table_reader import TableReader
@@ -28,6 +29,10 @@ if TYPE_CHECKING:  # a script that trains does not import what reads sets
 
 Keys: TypeAlias = torch.Tensor | np.ndarray | Sequence[Any]
 """Whole numbers as a tensor, or whole numbers or texts as an array, a list, or a list of lists: one for each bag."""
+
+
+_MOST_AHEAD = 4
+"""Batches whose distinct keys are kept until they are read: a loop pulls the next one ahead, and some pull two."""
 
 
 class PulledRows(NamedTuple):
@@ -101,6 +106,7 @@ class EmbeddingBag(torch.nn.Module):  # type: ignore[misc]
         self._kind = tables[table].keys
         self._reader: TableReader | LoadedReader | None = LoadedReader(job) if isinstance(job, Mapping) else None
         self.pulled: list[PulledRows] = []
+        self._prefetched: deque[tuple[np.ndarray, OrderedKeys]] = deque(maxlen=_MOST_AHEAD)
 
     @property
     def _name(self) -> str:
@@ -180,13 +186,22 @@ class EmbeddingBag(torch.nn.Module):  # type: ignore[misc]
         """Rows of the distinct keys, and of each key which of them is its own."""
         reader = self._attached()
         table = reader.table(self.table)
-        own, at = ordered_keys(keys.cpu().numpy().reshape(-1), table)
+        own, at = self._distinct(keys, table)
         places = torch.from_numpy(at).to(keys.device).view(keys.shape)
         rows = torch.from_numpy(reader.read(table, own)).to(keys.device)
         if torch.is_grad_enabled() and not self.loaded:
             rows.requires_grad_()
             self.pulled.append(PulledRows(own, rows))
         return rows, places
+
+    def _distinct(self, keys: torch.Tensor, table: SparseTable) -> OrderedKeys:
+        """The distinct keys; those of a batch that was pulled ahead were found then."""
+        flat = _flat(keys)
+        for place, (given, distinct) in enumerate(self._prefetched):
+            if np.array_equal(given, flat):
+                del self._prefetched[place]
+                return distinct
+        return ordered_keys(flat, table)
 
     def _attached(self) -> TableReader | LoadedReader:
         with located():
@@ -203,8 +218,10 @@ class EmbeddingBag(torch.nn.Module):  # type: ignore[misc]
         of a step are there when the one before has ended.
         """
         reader, (whole, _) = self._attached(), self._keys(keys)
-        table = reader.table(self.table)
-        reader.prefetch(table, ordered_keys(whole.cpu().numpy().reshape(-1), table).keys)
+        table, given = reader.table(self.table), _flat(whole).copy()
+        distinct = ordered_keys(given, table)
+        self._prefetched.append((given, distinct))
+        reader.prefetch(table, distinct.keys)
 
     @property
     def cache_hits(self) -> float | None:
@@ -238,6 +255,12 @@ class Embedding(EmbeddingBag):
         bags = bags_of(places.reshape(-1, 1), None, len(rows))
         made: torch.Tensor = functional.embedding(places, rows) if bags is None else bag_sums(rows, bags)
         return made.view(*places.shape, self.width)
+
+
+def _flat(keys: torch.Tensor) -> np.ndarray:
+    """(n,) int64 of the keys of a batch, in place where they are on the CPU."""
+    flat: np.ndarray = keys.cpu().numpy().reshape(-1)
+    return flat
 
 
 def embeddings_of(root: torch.nn.Module, tables: Mapping[str, TableSection]) -> list[EmbeddingBag]:

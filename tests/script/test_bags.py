@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from sklearn.datasets import load_svmlight_files
@@ -66,9 +67,12 @@ def test_rows_of_a_bag_are_multiplied_by_values() -> None:
     assert torch.equal(pulled.rows.grad, plain.weight.grad[pulled.keys])
 
 
-def test_a_module_pulls_its_distinct_keys_ahead() -> None:
-    from dbelief.torch import Embedding
+def test_a_module_pulls_its_distinct_keys_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dbelief.torch import Embedding, embedding
 
+    found: list[int] = []
+    distinct = embedding.ordered_keys
+    monkeypatch.setattr(embedding, "ordered_keys", lambda keys, table: found.append(keys.size) or distinct(keys, table))
     job: Any = SimpleNamespace(
         membership=SimpleNamespace(job=SimpleNamespace(tables={"t": SimpleNamespace(width=2, keys="int64")}))
     )
@@ -78,10 +82,17 @@ def test_a_module_pulls_its_distinct_keys_ahead() -> None:
         module.prefetch(torch.tensor([1]))
     kept = {"t": SimpleNamespace(hits=1, reads=4)}
     take = lambda _, keys: begun.append(sorted(keys.tolist()))  # noqa: E731
-    reader: Any = SimpleNamespace(table=lambda _: TABLE, prefetch=take, caches=kept)
+    rows = lambda _, keys: np.repeat(keys[:, None], 2, 1).astype(np.float32)  # noqa: E731
+    reader: Any = SimpleNamespace(table=lambda _: TABLE, prefetch=take, caches=kept, read=rows)
     module.attach(reader)
-    module.prefetch(torch.tensor([[9, -3], [9, 4]], dtype=torch.int32))
+    keys = torch.tensor([[9, -3], [9, 4]], dtype=torch.int32)
+    module.prefetch(keys)
     assert begun == [[-3, 4, 9]]
+    assert found == [4]
+    assert torch.equal(module(keys)[..., 0], keys.float())
+    assert found == [4], "they are the keys that were pulled ahead"
+    assert torch.equal(module(keys[:1])[..., 1], keys[:1].float())
+    assert found == [4, 2]
     assert module.cache_hits == 0.25
     with pytest.raises(UserError, match=r"keys are torch.float32, must be whole numbers"):
         module.prefetch(torch.ones(2))
