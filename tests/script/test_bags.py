@@ -68,11 +68,17 @@ def test_rows_of_a_bag_are_multiplied_by_values() -> None:
 
 
 def test_a_module_pulls_its_distinct_keys_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dbelief.torch import Embedding, embedding
+    from dbelief.sparse import ordered_keys
+    from dbelief.torch import Embedding
 
     found: list[int] = []
-    distinct = embedding.ordered_keys
-    monkeypatch.setattr(embedding, "ordered_keys", lambda keys, table: found.append(keys.size) or distinct(keys, table))
+    distinct = ordered_keys.ordered_keys
+
+    def counted(keys: np.ndarray, table: SparseTable) -> Any:
+        found.append(keys.size)
+        return distinct(keys, table)
+
+    monkeypatch.setattr("dbelief.torch.embedding.ordered_keys", counted)
     job: Any = SimpleNamespace(
         membership=SimpleNamespace(job=SimpleNamespace(tables={"t": SimpleNamespace(width=2, keys="int64")}))
     )
