@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -111,6 +111,10 @@ class Push:
     row_factor: float = 1.0
     received_s: int = 0
     packed: bool = False
+
+    def at(self, rate: np.float32) -> Push:
+        """The push with this learning rate."""
+        return self if rate == self.rate else replace(self, rate=rate)
 
     @property
     def row(self) -> LedgerRow:

@@ -56,7 +56,7 @@ class _Times(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, weight: torch.Tensor, x: SparseRows) -> torch.Tensor:
         ctx.x = x
-        y = torch.empty(len(x), weight.shape[1])
+        y = torch.empty(len(x), weight.shape[1], dtype=torch.float32, device="cpu")
         sparse.times(x, weight.detach().contiguous().numpy(), y.numpy())
         return y
 
@@ -71,7 +71,7 @@ class _TransposedTimes(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, y: torch.Tensor, x: SparseRows) -> torch.Tensor:
         ctx.x = x
-        weight = torch.empty(x.features, y.shape[1])
+        weight = torch.empty(x.features, y.shape[1], dtype=torch.float32, device="cpu")
         sparse.transposed_times(x, y.detach().contiguous().numpy(), weight.numpy())
         return weight
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -317,7 +317,7 @@ class Shard:
             elif push.assign:
                 outcome = self._assign(segment, push, gradient, offset)
             elif self.staleness == 0:
-                outcome = segment.stage(push if rate == push.rate else replace(push, rate=rate), gradient)
+                outcome = segment.stage(push.at(rate), gradient)
                 staleness = max(0, segment.rounds - push.clock) if outcome is Outcome.STAGED else 0
             else:
                 # A push without rows of a bucket was computed from none of its versions.
@@ -330,9 +330,7 @@ class Shard:
             skipped = push.assign and outcome is Outcome.DUPLICATE
             if outcome is not Outcome.DUPLICATE or skipped or push.base is not None:
                 segment.append_journal(
-                    lambda: PushRecord(
-                        index, version, replace(push, rate=rate), gradient, offset, form, skipped=skipped
-                    )
+                    lambda: PushRecord(index, version, push.at(rate), gradient, offset, form, skipped=skipped)
                 )
         if self.staleness is not None and not push.assign and push.bundle is None:
             self.barrier.arrived(segment, push, outcome is Outcome.DUPLICATE)

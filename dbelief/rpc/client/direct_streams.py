@@ -42,14 +42,9 @@ class DirectStreams:
     streams
         Has the channels of gRPC over which streams are asked for.
     wanted
-        See below.
+        Whether there are any; an attribute too.
     logs
         Whether it logs shards that are not reached.
-
-    Attributes
-    ----------
-    wanted
-        Whether there are any.
     """
 
     def __init__(self, job: str, streams: StreamPool, wanted: bool, logs: bool) -> None:

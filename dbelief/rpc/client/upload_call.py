@@ -118,7 +118,8 @@ class PushCall(ShardCall):
     @property
     def size(self) -> int:
         """See `ShardCall`."""
-        rows = sum(values.size for values in self._upload.rows.values()) if self._upload.rows else 0
+        held = self._upload.rows
+        rows = sum([held[span.index].size for span in self.run[self.done :] if span.index in held]) if held else 0
         return rows if self.push.packed else super().size + rows
 
     def together(self) -> Sequence[ShardCall]:
