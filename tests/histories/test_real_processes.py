@@ -23,7 +23,7 @@ def test_no_anomaly(number: int, tmp_path: Path) -> None:
     verdicts = check(recorded.lines)
     assert len(verdicts) == SEGMENTS + BUCKETS * plan.tables
     last = [line["read"] for line in recorded.lines if line.get("read") and line["segment"] == len(verdicts) - 1][-1]
-    assert max(last) > 0
+    assert any(last), "calls changed it; numbers of exchanges may all be below zero"
     assert all(verdict.linearizable for verdict in verdicts), verdicts
     assert violations(recorded.lines) == []
     assert recorded.lost == 0
