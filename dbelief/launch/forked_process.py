@@ -6,6 +6,7 @@ import ctypes
 import json
 import logging
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import TracebackType
@@ -51,7 +53,6 @@ class ForkedProcess:
     def poll(self) -> int | None:
         """Exit code, negative for a signal; None while it runs."""
         if self.returncode is None:
-            reap_orphans()
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
             except ChildProcessError:  # SIGCHLD is ignored: the kernel has discarded the code, as for `Popen`
@@ -61,16 +62,17 @@ class ForkedProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; raises `subprocess.TimeoutExpired`."""
-        until_s = None if timeout is None else time.monotonic() + timeout
-        pause_s = 0.0005
-        while (code := self.poll()) is None:
-            left_s = pause_s if until_s is None else until_s - time.monotonic()
-            if left_s <= 0:
+        """Wait for its end, and for adopted orphans; raises `subprocess.TimeoutExpired`.
+
+        Cost: a look at all children, and then none until it ends: a launcher waits all the time beside its job.
+        """
+        reap_orphans()
+        if self.poll() is None:
+            _wait_for_end(self.pid, timeout)
+            if self.poll() is None:
                 raise subprocess.TimeoutExpired(self._name, timeout or 0.0)
-            time.sleep(min(pause_s, left_s))
-            pause_s = min(2 * pause_s, 0.02)
-        return code
+        assert self.returncode is not None
+        return self.returncode
 
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
@@ -80,6 +82,33 @@ class ForkedProcess:
     def kill(self) -> None:
         """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
+
+
+def _wait_for_end(pid: int, timeout_s: float | None) -> None:
+    """Wait until a child, not yet waited for, has ended; for `timeout_s` at most."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except (AttributeError, OSError):  # not Linux, an earlier kernel, or a sandbox
+        _poll_for_end(pid, timeout_s)
+        return
+    try:
+        ended = select.poll()
+        ended.register(descriptor, select.POLLIN)
+        ended.poll(None if timeout_s is None else 1e3 * max(0.0, timeout_s))
+    finally:
+        os.close(descriptor)
+
+
+def _poll_for_end(pid: int, timeout_s: float | None) -> None:
+    until_s = None if timeout_s is None else time.monotonic() + timeout_s
+    pause_s = 0.0005
+    with suppress(ChildProcessError):  # SIGCHLD is ignored, and it has ended
+        while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            left_s = pause_s if until_s is None else until_s - time.monotonic()
+            if left_s <= 0:
+                return
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, 0.02)
 
 
 class ForkServer:

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.metadata import version
@@ -67,6 +68,23 @@ def test_it_is_a_child_of_its_launcher_in_a_session_of_its_own(start: Start) -> 
     soon(lambda: children()[process.pid] == " ".join(["dbelief", *WAITS]), "ps shows another command line")
     assert os.readlink(f"/proc/{process.pid}/fd/0") == os.devnull
     assert process.poll() is None
+
+
+@pytest.mark.parametrize("descriptors", [True, False], ids=["pidfd", "no pidfd"])
+def test_a_wait_ends_with_its_process_or_in_time(
+    start: Start, monkeypatch: pytest.MonkeyPatch, descriptors: bool
+) -> None:
+    if not descriptors:
+        monkeypatch.delattr(os, "pidfd_open")
+    process = start(*WAITS)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.02)
+    assert process.poll() is None
+    killed = threading.Timer(0.02, os.kill, (process.pid, signal.SIGKILL))
+    killed.start()
+    assert process.wait(60) == -signal.SIGKILL
+    assert process.wait(0.0) == -signal.SIGKILL, "the code stays known"
+    killed.join()
 
 
 def test_the_environment_is_the_launchers_at_its_start(
