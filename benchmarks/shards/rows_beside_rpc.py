@@ -6,13 +6,15 @@ A trainer's mini-batch has 13,312 keys, drawn by Zipf's law: those of 512 sample
 of width 16, computes a loss of them, and its gradient steps the rows by Adagrad; a row counts once in each mini-batch.
 The job has one shard, and the table 8 buckets; its trainers are scripts with `dbelief.torch.EmbeddingBag` and
 `sync.step`. "Ahead": they begin to pull the rows of the next mini-batch while they compute. torch RPC has one server,
-and two ways (`rows_peer.py`): as in torch's tutorials, and with the distinct keys only. All have the same keys, one
-thread in each process, and TCP over loopback; they take turns in every round.
+and two ways (`rows_peer.py`): as in torch's tutorials, and with the distinct keys only. All have the same keys and one
+thread in each process, and take turns in every round. Each transport is compared with itself: shared memory, which both
+choose by themselves on one host, and TCP over loopback.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,7 +27,9 @@ from benchmarks.harness import checkout, options, report, runs, timing
 from benchmarks.harness.extras import needs_torch
 
 PEER = Path(__file__).with_name("rows_peer.py")
-OURS, AHEAD, PEERS = "dbelief", "dbelief, ahead", ("autograd", "distinct")
+OURS, AHEAD, PEERS = "dbelief", "ahead", ("autograd", "distinct")
+SHARED, TCP = "shared memory", "TCP"
+WAYS = [(OURS, SHARED), (AHEAD, SHARED), *((one, by) for by in (SHARED, TCP) for one in PEERS), (OURS, TCP)]
 BATCH = 512
 SCRIPT = """
 import json
@@ -83,23 +87,24 @@ def job_of(samples: int) -> dict[str, Any]:
     }
 
 
-def ours(rows: int, trainers: int, steps: int, ahead: bool) -> float:
+def ours(rows: int, trainers: int, steps: int, ahead: bool, by: str = SHARED) -> float:
     """Rows/s of the trainers of a job; `ahead`: they begin to pull a mini-batch's rows before the step before it."""
     with tempfile.TemporaryDirectory() as text:
         folder, samples = Path(text), trainers * steps * BATCH
         (folder / "job.yaml").write_text(json.dumps(job_of(samples)))
         sizes = {"rows": rows, "trainers": trainers, "samples": samples, "batch": BATCH, "ahead": ahead}
         (folder / "rows.py").write_text(SCRIPT.format(root=str(checkout.ROOT), **sizes))
-        runs.dbelief(folder, "run", "--quiet", "--job", "job.yaml", "--workers", str(trainers), "rows.py")
+        memory = "--shared-memory" if by == SHARED else "--no-shared-memory"
+        runs.dbelief(folder, "run", "--quiet", memory, "--job", "job.yaml", "--workers", str(trainers), "rows.py")
         found = [json.loads(file.read_text()) for file in folder.glob("rate-*.json")]
     if sum(done for done, _ in found) < trainers * steps:
         raise SystemExit(f"{len(found)} trainers with {found}, not {trainers} with {steps} steps each")
     return float(sum(rate for _, rate in found))
 
 
-def peer(way: str, rows: int, trainers: int, steps: int) -> float:
-    """The same of a way of `rows_peer.py`."""
-    words = [sys.executable, str(PEER), way, *map(str, (rows, trainers, steps))]
+def peer(way: str, by: str, rows: int, trainers: int, steps: int) -> float:
+    """The same of a way and transport of `rows_peer.py`."""
+    words = [sys.executable, str(PEER), way, by, *map(str, (rows, trainers, steps))]
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise SystemExit(f"{way} failed: {ended.stderr[-2000:]}")
@@ -115,23 +120,19 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300, help="of a trainer; the first 32 are not counted")
     words = parser.parse_args()
     needs_torch()
-    table, medians = (
-        Table("trainers", "way", "rows/s", "dbelief over it", "ahead over it", "dbelief, of the rounds"),
-        [],
-    )
+    table, medians = Table("trainers", "way", "by", "rows/s", "dbelief over it", "of the rounds"), []
     for trainers in words.trainers:
-        rounds: list[dict[str, float]] = [{} for _ in range(words.rounds)]
-        for number, way in timing.interleaved((OURS, AHEAD, *PEERS), words.rounds):
+        rounds: list[dict[tuple[str, str], float]] = [{} for _ in range(words.rounds)]
+        for number, (way, by) in timing.interleaved(WAYS, words.rounds):
             sizes = words.rows, trainers, words.steps
-            rounds[number][way] = peer(way, *sizes) if way in PEERS else ours(*sizes, way == AHEAD)
-            report.progress({"trainers": trainers, "round": number, "way": way, "rows_per_s": rounds[number][way]})
-        middle = timing.medians(rounds, OURS, AHEAD, *PEERS)
-        for way in (OURS, AHEAD, *PEERS):
-            plain, ahead = (sorted(row[own] / row[way] for row in rounds) for own in (OURS, AHEAD))
-            rates = {"rows_per_s": middle[way], "x": plain[len(plain) // 2], "ahead_x": ahead[len(ahead) // 2]}
-            medians.append({"trainers": trainers, "way": way, **rates, "rounds": plain, "ahead_rounds": ahead})
-            figures = f"{rates['x']:.2f}", f"{rates['ahead_x']:.2f}", f"{plain[0]:.2f} to {plain[-1]:.2f}"
-            table.add_row(str(trainers), way, f"{middle[way]:,.0f}", *figures)
+            rate = peer(way, by, *sizes) if way in PEERS else ours(*sizes, way == AHEAD, by)
+            rounds[number][way, by] = rate
+            report.progress({"trainers": trainers, "round": number, "way": way, "by": by, "rows_per_s": rate})
+        for way, by in WAYS:
+            over = sorted(row[OURS, by] / row[way, by] for row in rounds)
+            rate, ratio = (statistics.median(found) for found in ([row[way, by] for row in rounds], over))
+            medians.append({"trainers": trainers, "way": way, "by": by, "rows_per_s": rate, "x": ratio, "rounds": over})
+            table.add_row(str(trainers), way, by, f"{rate:,.0f}", f"{ratio:.2f}", f"{over[0]:.2f} to {over[-1]:.2f}")
     report.show(table, {"rows": medians})
 
 

@@ -1,6 +1,6 @@
 """Rows of an embedding on a parameter server of torch RPC, as in torch's tutorials, for `rows_beside_rpc.py`.
 
-    python rows_peer.py WAY ROWS TRAINERS STEPS
+    python rows_peer.py WAY TRANSPORT ROWS TRAINERS STEPS
 
 The server has `nn.EmbeddingBag(sparse=True)` with Adagrad. Ways:
 
@@ -8,6 +8,8 @@ The server has `nn.EmbeddingBag(sparse=True)` with Adagrad. Ways:
               step there: each key of the mini-batch travels, and its row and gradient with it
     distinct  the trainer asks for the rows of the distinct keys of its mini-batch, and sends a gradient for each of
               them to a function of the server, which steps under a lock
+
+Transports: "shared memory", which torch RPC chooses by itself on one host, and "TCP".
 
 It prints rows/s of all trainers, each counted from when all have warmed up, as JSON. It needs torch, and not dbelief.
 """
@@ -177,14 +179,24 @@ WAYS: dict[str, Callable[[Any, Drawn], Callable[[int], None]]] = {
 }
 
 
-def _rank(rank: int, meeting: str, way: str, count: int, trainers: int, steps: int, folder: str, took: Any) -> None:
+TRANSPORTS: dict[str, dict[str, list[str]]] = {
+    "shared memory": {},
+    "TCP": {"_transports": ["uv"], "_channels": ["basic"]},
+}
+"""Options of TensorPipe's backend: without one it prefers shared memory and reads of another process's memory."""
+
+
+def _rank(
+    rank: int, meeting: str, way: str, by: str, count: int, trainers: int, steps: int, folder: str, took: Any
+) -> None:
     """A trainer; the last rank is the server."""
     from torch.distributed import rpc
 
     torch.set_num_threads(1)
     if rank == trainers:
         the_rows(count)  # once, before two trainers ask for them at a time
-    options = rpc.TensorPipeRpcBackendOptions(init_method=meeting, num_worker_threads=2 * trainers)
+    threads = 2 * trainers
+    options = rpc.TensorPipeRpcBackendOptions(init_method=meeting, num_worker_threads=threads, **TRANSPORTS[by])
     rpc.init_rpc(str(rank), rank=rank, world_size=trainers + 1, rpc_backend_options=options)
     if rank < trainers:
         drawn = Drawn(count, rank)
@@ -198,10 +210,10 @@ def _rank(rank: int, meeting: str, way: str, count: int, trainers: int, steps: i
 
 def main() -> None:
     """Run one way."""
-    way, *numbers = sys.argv[1:]
+    way, by, *numbers = sys.argv[1:]
     rows, trainers, steps = map(int, numbers)
     with tempfile.TemporaryDirectory() as folder:
-        found = spawned(_rank, trainers + 1, trainers, way, rows, trainers, steps, folder)
+        found = spawned(_rank, trainers + 1, trainers, way, by, rows, trainers, steps, folder)
     print(json.dumps({"rows_per_s": sum(found)}))
 
 

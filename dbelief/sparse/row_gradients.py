@@ -35,7 +35,7 @@ def packed_gradients(
         reader.pushed(table, keys)
         if scale != 1.0:
             gradients = gradients * np.float32(scale)
-        if not np.isfinite(gradients).all():
+        if not np.isfinite(np.vdot(gradients, gradients)) and not np.isfinite(gradients).all():  # squares may overflow
             finite = np.isfinite(gradients).all(axis=1)
             raise NonFinite(f"the gradient of table {name!r} is not finite for key {keys[~finite][0]}")
         packed |= table.pack(keys, gradients)

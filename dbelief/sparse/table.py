@@ -118,8 +118,9 @@ class SparseTable:
         order, parts = self.runs(keys)
         edges = np.array([0, *(own.stop for _, own in parts)], np.int64)
         each, packed = 2 + self.width, np.empty(keys.size * (2 + self.width), np.float32)
-        sorted_keys, sorted_rows = np.ascontiguousarray(keys[order]), np.ascontiguousarray(rows[order], np.float32)
-        pack_runs(sorted_keys.view(u32), sorted_rows.reshape(-1).view(u32), edges, packed.view(u32))
+        places = np.zeros(0, np.int64) if isinstance(order, slice) else order
+        given = np.ascontiguousarray(keys).view(u32), np.ascontiguousarray(rows, np.float32).reshape(-1).view(u32)
+        pack_runs(*given, places, edges, packed.view(u32))
         return {index: packed[each * own.start : each * own.stop] for index, own in parts}
 
 
@@ -176,18 +177,32 @@ def unpack(packed: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
     return packed[: 2 * count].view(np.int64), packed[2 * count :].reshape(count, width)
 
 
-@kernel("read uint32", "read uint32", "read int64", "write uint32", "void")
-def pack_runs(keys: np.ndarray, rows: np.ndarray, edges: np.ndarray, packed: np.ndarray) -> None:
-    """Pack each run of keys, from an edge to the next, with its rows; all as their bits."""
+@kernel("read uint32", "read uint32", "read int64", "read int64", "write uint32", "void")
+def pack_runs(keys: np.ndarray, rows: np.ndarray, order: np.ndarray, edges: np.ndarray, packed: np.ndarray) -> None:
+    """Pack each run of ordered keys, from an edge to the next, with its rows; all as their bits.
+
+    `order`: places of the ordered keys among those that are given; empty: they are ordered.
+    """
     width = rows.size // max(1, keys.size // 2)
     for run in range(edges.size - 1):
         first, count = edges[run], edges[run + 1] - edges[run]
-        at, of = u64(first * (2 + width)), u64(2 * first)
-        for i in range(2 * count):
-            packed[u64(at + u64(i))] = keys[u64(of + u64(i))]
-        at, of = u64(at + u64(2 * count)), u64(width * first)
-        for i in range(width * count):
-            packed[u64(at + u64(i))] = rows[u64(of + u64(i))]
+        at = u64(first * (2 + width))
+        to = u64(at + u64(2 * count))
+        if order.size:
+            for i in range(count):
+                own = order[first + i]
+                key, row = u64(2 * own), u64(width * own)
+                packed[at], packed[u64(at + u64(1))] = keys[key], keys[u64(key + u64(1))]
+                at = u64(at + u64(2))
+                for j in range(width):
+                    packed[u64(to + u64(j))] = rows[u64(row + u64(j))]
+                to = u64(to + u64(width))
+        else:
+            key, row = u64(2 * first), u64(width * first)
+            for i in range(2 * count):
+                packed[u64(at + u64(i))] = keys[u64(key + u64(i))]
+            for i in range(width * count):
+                packed[u64(to + u64(i))] = rows[u64(row + u64(i))]
 
 
 @kernel("read int64", "read uint16", "write int64", "boolean")

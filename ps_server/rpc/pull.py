@@ -50,9 +50,11 @@ class PullHandler:
             raise Rejected(f"{len(bases)} versions in bf16 for {len(indices)} segments")
         self._rows = list(zip(indices, known or [None] * len(indices), strict=True))
         self._bases = dict(zip(indices, bases, strict=True)) if bases else {}
-        self._wanted = [(row.segment, _keys(row)) for row in request.rows] if request.rows else []
-        if self._wanted and request.HasField("shared"):
-            raise Rejected("rows of tables are not written to shared memory")
+        self._shared = request.HasField("shared")
+        if self._shared and request.rows and indices:
+            raise Rejected("segments and rows in shared memory, which one reply does not list")
+        area = blocks().area(request.shared) if self._shared and request.rows else None
+        self._wanted = [(row.segment, _keys(row, area)) for row in request.rows] if request.rows else []
         self._prepared: list[bytes] | Exception | None = None
 
     @property
@@ -65,7 +67,7 @@ class PullHandler:
 
         After that wait the small pulls of several workers would not take turns. An error is raised by `answers`.
         """
-        if self._request.HasField("shared") and not self.waits:
+        if self._shared and not self.waits:
             try:
                 self._prepared = list(self._written())
             except Exception as error:
@@ -87,7 +89,7 @@ class PullHandler:
                 self._wait("pulls", shard, indices, request.clock)
                 yield start  # no segments: the wait is over
                 start = b""
-        for message in self._listed(start) if request.HasField("shared") else self._encoded(start):
+        for message in self._listed(start) if self._shared else self._encoded(start):
             if self._controller.shard_for(request.target) is not shard:
                 raise Moved(f"was assigned its segments again in epoch {self._controller.epoch}")
             self._controller.confirm_leads(shard)
@@ -134,6 +136,9 @@ class PullHandler:
 
     def _written(self) -> Iterator[bytes]:
         """Write segments to shared memory, and yield the messages that list them."""
+        if self._wanted:
+            yield from self._written_rows()
+            return
         area, vector, rows = self._blocks().area(self._request.shared), self._request.vector, self._rows
 
         def write(row: tuple[int, int | None]) -> tuple[int, int]:
@@ -150,9 +155,29 @@ class PullHandler:
                 self._metrics.pulls_total.labels(vector).inc()
             yield bulk.in_shared([index for index, _ in some], [version for version, _ in done])
 
+    def _written_rows(self) -> Iterator[bytes]:
+        """Write rows to shared memory, and yield the messages that list their buckets."""
+        area, request = self._blocks().area(self._request.shared), self._request
+        for first in range(0, len(self._wanted), bulk.FULL_SHARED):
+            versions, sent = list[int](), 0
+            some = self._wanted[first : first + bulk.FULL_SHARED]
+            for (index, keys), row in zip(some, request.rows[first : first + len(some)], strict=True):
+                into = functools.partial(area.part, index, row.rows_at)
+                version, rows = self._shard.read_rows(index, keys, request.vector, into)
+                versions.append(version)
+                sent += rows.nbytes
+            self._metrics.shared_bytes_total.labels("sent").inc(sent)
+            if first + len(some) == len(self._wanted):
+                self._metrics.pulls_total.labels(request.vector).inc()
+            yield bulk.in_shared([index for index, _ in some], versions)
 
-def _keys(row: wire.RowKeys) -> np.ndarray:
-    """(n,) int64 keys of a bucket's rows, or positions of numbers."""
+
+def _keys(row: wire.RowKeys, area: BlockView | None) -> np.ndarray:
+    """(n,) int64 keys of a bucket's rows, or positions of numbers; `area`: where they are shared memory."""
+    if area is not None:
+        if row.count > MOST_KEYS:
+            raise Rejected(f"segment {row.segment}: {row.count} keys of rows; at most {MOST_KEYS:,} keys")
+        return area.part(row.segment, row.keys_at, 2 * row.count).view(np.int64)
     if len(row.keys) % 8 or len(row.keys) > 8 * MOST_KEYS:
         most = f"; at most {MOST_KEYS:,} keys" if len(row.keys) > 8 * MOST_KEYS else ""
         raise Rejected(f"segment {row.segment}: {len(row.keys)} bytes are no keys of rows{most}")

@@ -15,7 +15,7 @@ from ..controller import ShardController
 from ..store.segment import Outcome
 from ..store.shard import SegmentResult
 from .pull import PullHandler
-from .upload import WAITS, Blocks, UploadHandler, Wait
+from .upload import WAITS, Blocks, UploadHandler, Wait, nbytes_of
 
 ACKNOWLEDGE_EVERY = 16
 """Segments per acknowledgement: a reply to each segment costs a fifth of the push throughput."""
@@ -53,7 +53,7 @@ class PushHandler(UploadHandler):
         if len(parts) > left:
             raise Rejected(f"a push of {self._count} segments went on with segment {parts[left].index}")
         if parts and parts[0].shared:
-            total = sum([self._shard.segment(part.index).nbytes for part in parts])
+            total = sum([nbytes_of(part, self._shard) for part in parts])
             taken = self._controller.threads.map(self._apply, parts, total)
         else:
             taken = [self._apply(part) for part in parts]

@@ -50,6 +50,19 @@ class BlockView:
             )
         return self._numbers[first:stop]
 
+    def part(self, index: int, first: int, length: int) -> np.ndarray:
+        """So many numbers of segment `index`, from a position in the block on; no copy.
+
+        Raises
+        ------
+        Rejected
+            They are not all within the block.
+        """
+        if first + length > len(self._numbers):
+            held = len(self._numbers)
+            raise Rejected(f"segment {index}: {length} numbers at {first} are not within a block of {held}")
+        return self._numbers[first : first + length]
+
     def put(self, span: SegmentSpan, values: np.ndarray) -> None:
         """Copy the (length,) numbers of a segment into the block.
 

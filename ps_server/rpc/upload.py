@@ -66,9 +66,13 @@ def _is_short(controller: ShardController, parts: Sequence[bulk.SegmentPayload])
     shard = controller.shard
     if shard is None or shard.lock_free or shard.staleness is not None:
         return False
-    table = shard.segments
-    total = sum([table[part.index].nbytes for part in parts if part.index in table])
-    return total < MIN_BYTES_PER_THREAD
+    return sum([nbytes_of(part, shard) for part in parts if part.index in shard.segments]) < MIN_BYTES_PER_THREAD
+
+
+def nbytes_of(part: bulk.SegmentPayload, shard: Shard) -> int:
+    """Bytes that a segment of a push concerns: of rows those that it brings."""
+    segment = shard.segment(part.index)
+    return 4 * part.length if segment.span.by_key else segment.nbytes
 
 
 class UploadHandler(ABC):
@@ -96,7 +100,9 @@ class UploadHandler(ABC):
     ) -> None:
         self.opening = bulk.parse(wire.PushOpening, message)
         self._controller, self._metrics, self._wait = controller, metrics, wait
-        self._area = blocks().area(self.opening.shared) if self.opening.HasField("shared") else None
+        opening, area = self.opening, blocks().area
+        self._area = area(opening.shared) if opening.HasField("shared") else None
+        self._rows_area = area(opening.shared_rows) if opening.HasField("shared_rows") else None
         self._shard = controller.shard_for(self.opening.target)
         self._push = push_from_wire(self.opening)
         self._count = self.opening.segments
@@ -123,11 +129,14 @@ class UploadHandler(ABC):
             if part.data is None and self._push.absent:
                 return payloads.pushed_numbers(part, self._push, self._shard.segment(part.index).span)
             return payloads.numbers(part)
-        if self._area is None or self._push.packed:
-            raise Rejected(f"segment {part.index}: lies in shared memory, and the opening does not say where")
         span = self._shard.segment(part.index).span
+        area = self._area if part.at < 0 else self._rows_area
+        if area is None or (self._push.packed or span.by_key) != (part.at >= 0):
+            raise Rejected(f"segment {part.index}: lies in shared memory, and the opening does not say where")
+        if part.at >= 0:
+            return area.part(part.index, part.at, part.length)
         part.length = span.length  # always a complete segment
-        return self._area.of(span)
+        return area.of(span)
 
     def _check_codec(self, part: bulk.SegmentPayload) -> None:
         """Check that rows of tables come by a codec of rows, and that it brings nothing else."""

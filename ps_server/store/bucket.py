@@ -27,7 +27,7 @@ from ..tables.holdings import TableHoldings, total
 from ..tables.row_history import RowHistory
 from ..tables.step import form_of, step_rows
 from .copy_on_write import SnapshotView
-from .segment import Outcome, Segment
+from .segment import Into, Outcome, Segment
 
 _STAMPS = (1 << 32) - 1
 
@@ -106,9 +106,10 @@ class Bucket(Segment):
         if not rises(unpack(values, self.arena.form.width)[0]):
             raise Rejected(f"segment {self.span.index}: keys of rows that are not strictly rising")
 
-    def read(self, keys: np.ndarray, vector: str = PARAMETERS) -> np.ndarray:
-        """(n, width) float32 rows of (n,) int64 keys."""
-        return self.arena.read(keys)
+    def read(self, keys: np.ndarray, vector: str = PARAMETERS, into: Into | None = None) -> np.ndarray:
+        """(n, width) float32 rows of (n,) int64 keys; see `Segment.read`."""
+        width = self.arena.form.width
+        return self.arena.read(keys, None if into is None else into(keys.size * width).reshape(-1, width))
 
     def assign(self, push: Push, values: np.ndarray, offset: int) -> Outcome:
         """Count a push of initial values, which brings no rows here."""

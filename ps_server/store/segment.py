@@ -45,6 +45,9 @@ from .journal import DropStagedRecord, ForgetRecord, JournalRecord, RoundRecord
 from .ledger import PushLedger
 from .packed import check_packed, numbers_at
 
+Into = Callable[[int], np.ndarray]
+"""Returns the float32 array of so many numbers that receives what is read."""
+
 VERSIONS_PER_INCARNATION = 1 << 40
 """Versions reserved for each incarnation of a shard: enough for four months at 100,000 pushes per second."""
 
@@ -193,11 +196,14 @@ class Segment:
             length = self.span.length
             raise Rejected(f"segment {self.span.index}: {len(values)} numbers at {offset} do not fit its {length}")
 
-    def read(self, positions: np.ndarray, vector: str) -> np.ndarray:
+    def read(self, positions: np.ndarray, vector: str, into: Into | None = None) -> np.ndarray:
         """(n,) numbers of a named vector at (n,) int64 positions; raises Rejected where it has none there."""
         if not self.holds(vector):
             raise Rejected(f"segment {self.span.index}: no vector {vector!r} yet")
-        return numbers_at(self.span, self.vectors[vector], positions)
+        found = numbers_at(self.span, self.vectors[vector], positions)
+        if into is not None:
+            into(found.size)[:] = found
+        return found
 
     def received(self, push: Push) -> Push:
         """A push from a replica as it is here, and in the journal."""

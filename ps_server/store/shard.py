@@ -32,7 +32,7 @@ from .exchange_cache import Answer, ExchangeReplyCache
 from .journal import PushRecord
 from .pulled_numbers import PulledNumbers
 from .quorum import Quorum
-from .segment import Outcome, Segment
+from .segment import Into, Outcome, Segment
 from .staleness import StalenessBarrier
 
 T = TypeVar("T")
@@ -251,13 +251,15 @@ class Shard:
         self.counters.pulls += 1
         return formed
 
-    def read_rows(self, index: int, keys: np.ndarray, vector: str = PARAMETERS) -> tuple[int, np.ndarray]:
-        """Version of a bucket, and the (n, width) float32 rows of (n,) int64 keys; see `Segment.read` of others."""
+    def read_rows(
+        self, index: int, keys: np.ndarray, vector: str = PARAMETERS, into: Into | None = None
+    ) -> tuple[int, np.ndarray]:
+        """Version of a bucket, and the (n, width) float32 rows of (n,) int64 keys; see `Segment.read`."""
         segment = self.segment(index)
         with segment.lock:
             self._check_here(segment)
             self.counters.pulls += 1
-            return segment.version, segment.read(keys, vector)
+            return segment.version, segment.read(keys, vector, into)
 
     def wait_for_clock(self, indices: Iterable[int], clock: int, timeout_s: float) -> None:
         """Wait until these segments may be read for `clock`; see `StalenessBarrier.wait`. Without a bound: no wait."""

@@ -83,10 +83,10 @@ class Arena:
         """(n,) int32 numbers of the rows of (n,) int64 keys; -1 where a key has none."""
         return self._find(keys, hashes(keys, self._salt))[0]
 
-    def read(self, keys: np.ndarray) -> np.ndarray:
-        """(n, width) float32 rows of (n,) int64 keys, in any order; initial ones of keys that have none."""
+    def read(self, keys: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """(n, width) float32 rows of (n,) int64 keys, in any order, in `out`; initial ones of keys that have none."""
         found, missing = self._find(keys, hashes(keys, self._salt))
-        values = np.empty((keys.size, self.form.width), np.float32)
+        values = np.empty((keys.size, self.form.width), np.float32) if out is None else out
         gather(self._numbers, self.form.stride, 0, self.form.width, found, values.reshape(-1))
         if missing:
             without = found < 0

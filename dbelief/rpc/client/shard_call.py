@@ -29,8 +29,9 @@ from .shared_buffers import Location
 from .socket_stream import SocketStream
 from .stream_pool import Stream
 
-_MOST_REQUESTED = 2_048
-"""Segments in a request for segments in shared memory, which is one packet: an index and a version have 15 bytes."""
+MOST_REQUESTED = 2_048
+"""Segments in a request for segments in shared memory, which is one packet: an index and a version have 15 bytes, and
+what names keys and rows 30."""
 FLOAT32_BYTES = 4
 _NOWHERE = (None, None)
 """No array of the call is shared with the shard."""
@@ -118,7 +119,7 @@ class ShardCall(ABC):
 
     @property
     def has_rows(self) -> bool:
-        """Whether rows of tables travel with it, which are never in shared memory: their buckets are the last ones."""
+        """Whether rows of tables travel in its messages: their buckets are the last ones."""
         return self.run[-1].by_key
 
     @property
@@ -310,7 +311,7 @@ class PullCall(ShardCall):
     @property
     def is_one_request(self) -> bool:
         """Whether it needs one request at most, so that a push can send it."""
-        return len(self.run) <= _MOST_REQUESTED
+        return len(self.run) <= MOST_REQUESTED
 
     def requests(self) -> Iterator[bytes]:
         """See `openings`."""
@@ -324,7 +325,7 @@ class PullCall(ShardCall):
             left = left[: len(left) - len(buckets)]
         versions = self._versions[left].tolist()
         known = min(versions, default=0) >= 0
-        at_once = len(left) if self._shared[0] is None else _MOST_REQUESTED
+        at_once = len(left) if self._shared[0] is None else MOST_REQUESTED
         for first in range(0, max(1, len(left)), max(1, at_once)):
             yield wire.PullRequest(
                 target=self.target,

@@ -11,6 +11,7 @@ Streams, retries and shared memory: `shard_calls.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
@@ -19,16 +20,17 @@ from dbelief.arrays.vector_kernels import compiled
 from dbelief.core.layout import Range, SegmentSpan
 from dbelief.core.placement import Fetch, Placement, ShardPlacement
 from dbelief.core.push import PARAMETERS, Push, Pusher, PushResult
-from dbelief.errors import UserError
 from dbelief.rpc.pb import segments_pb2 as segments
 from dbelief.rpc.pb.coordination_pb2 import WireFigures
 from dbelief.rpc.wire.payloads import AS_THEY_ARE, NUMBERS, Codecs, Payloads
-from dbelief.sparse.table import MOST_KEYS, Order, SparseTable, pack
+from dbelief.sparse.table import SparseTable, pack
 
 from .received_numbers import ReceivedNumbers
+from .row_areas import PushedRows, RowAreas, even
 from .rows_call import RowsCall, WantedRows
 from .shard_call import PullCall, ShardCall
 from .shard_calls import ShardCalls
+from .sorted_rows import SortedRows, arrays_in, wanted_in
 from .upload_call import ExchangeCall, PushCall, VectorUpload, result_of
 
 _NO_NUMBERS = np.zeros(0, np.float32)
@@ -74,6 +76,7 @@ class ShardedParameterClient(ShardCalls):
         super().__init__(job, placement, pusher, deadline_s, refresh, shares_memory, direct)
         self._codecs, self._fetched = codecs, ReceivedNumbers() if codecs.differences else None
         self._residuals: dict[str, np.ndarray] = {}  # by vector: residual of its pushes
+        self._areas = RowAreas(self.array)
         self._rule = segments.Rule(name=rule[0], options=rule[1])
         self.cover(part)
 
@@ -132,31 +135,32 @@ class ShardedParameterClient(ShardCalls):
         UserError
             A bucket has more than `MOST_KEYS` of the keys; names the table.
         """
-        orders, sorted_rows = list[Order](), list[np.ndarray]()
-        by_codec: dict[segments.Codec.ValueType, dict[int, WantedRows]] = {}
-        for table, keys in wanted.items():
-            order, parts = table.runs(keys)
-            if (most := max((own.stop - own.start for _, own in parts), default=0)) > MOST_KEYS:
-                raise UserError(
-                    f"table {table.name!r}: {most:,} distinct keys of one bucket in a pull, and {MOST_KEYS:,} are the "
-                    "most: give the table more buckets, or the batch fewer samples"
+        plain = [table for table in wanted if self._asked(table) == segments.CODEC_FP32]
+        size = sum(even((2 + table.width) * wanted[table].size) for table in plain)
+        with self._room(size) as area:
+            found, at = list[SortedRows](), 0
+            by_codec: dict[segments.Codec.ValueType, dict[int, WantedRows]] = {}
+            for table, keys in wanted.items():
+                room = area[at:] if area is not None and table in plain else None
+                found.append(one := SortedRows(table, keys, room, at))
+                by_codec.setdefault(self._asked(table), {}).update(one.wanted)
+                at += 0 if room is None else even((2 + table.width) * keys.size)
+            calls: list[ShardCall] = []
+            for codec, buckets in by_codec.items():
+                # Of a clock all buckets are named: a restored one waits until each replica has reported its clocks.
+                places = self.placement.places if clock else ()
+                runs = [(place, self.placement.buckets(place)) for place in places] or self.placement.split(
+                    within=frozenset(buckets)
                 )
-            ordered, rows = keys[order], np.empty((keys.size, table.width), np.float32)
-            buckets = by_codec.setdefault(self._asked(table), {})
-            buckets |= {index: WantedRows(ordered[own], rows[own].reshape(-1)) for index, own in parts}
-            orders.append(order)
-            sorted_rows.append(rows)
-        calls: list[ShardCall] = []
-        for codec, buckets in by_codec.items():
-            # Of a clock all buckets are named: a restored one waits until each replica has reported what it has passed.
-            places = self.placement.places if clock else ()
-            runs = [(place, self.placement.buckets(place)) for place in places] or self.placement.split(
-                within=frozenset(buckets)
-            )
-            how = buckets, versions, clock, self._pusher, codec
-            calls += [RowsCall(self.job, place, run, *how) for place, run in runs if run]
-        self._run(calls)
-        return [_as_given(rows, order) for rows, order in zip(sorted_rows, orders, strict=True)]
+                how = buckets, versions, clock, self._pusher, codec, PARAMETERS
+                room = area if codec == segments.CODEC_FP32 else None
+                calls += [RowsCall(self.job, place, run, *how, room) for place, run in runs if run]
+            self._run(calls)
+            return [one.as_given() for one in found]
+
+    def _room(self, size: int) -> AbstractContextManager[np.ndarray | None]:
+        """An array of so many numbers that shards may access; None where none of them does."""
+        return self._areas.taken(size) if size and self._sharing.expects(self.placement.places) else nullcontext()
 
     def _asked(self, table: SparseTable) -> segments.Codec.ValueType:
         """Codec number for pulls of a table's rows."""
@@ -172,13 +176,16 @@ class ShardedParameterClient(ShardCalls):
         Unavailable, Rejected
             Naming the shard.
         """
-        out = np.empty(positions.size, np.float32)
         parts = [(span, own) for span, own in self._segments_of(positions) if own.start < own.stop]
-        wanted = {span.index: WantedRows(positions[own] - span.start, out[own]) for span, own in parts}
-        how = wanted, np.empty(len(self.placement.spans), np.int64), 0, self._pusher, segments.CODEC_FP32, vector
-        runs = self.placement.split(within=frozenset(wanted))
-        self._run([RowsCall(self.job, place, run, *how) for place, run in runs])
-        return out
+        with self._room(3 * positions.size) as area:
+            keys, out = arrays_in(area, positions.size, 1)
+            for span, own in parts:
+                np.subtract(positions[own], span.start, out=keys[own])
+            wanted = wanted_in([(span.index, own) for span, own in parts], keys, out, 0)
+            how = wanted, np.empty(len(self.placement.spans), np.int64), 0, self._pusher, segments.CODEC_FP32, vector
+            runs = self.placement.split(within=frozenset(wanted))
+            self._run([RowsCall(self.job, place, run, *how, area) for place, run in runs])
+            return out.reshape(-1) if area is None else out.flatten()
 
     def push_at(self, positions: np.ndarray, values: np.ndarray, versions: np.ndarray, push: Push) -> PushResult:
         """Send a packed bundle: (n,) float32 values at (n,) int64 rising positions of the flat vector, else 0.
@@ -192,12 +199,25 @@ class ShardedParameterClient(ShardCalls):
         """
         parts = [(span, own) for span, own in self._segments_of(positions) if own.start < own.stop]
         packed = {span.index: pack(positions[own] - span.start, values[own]) for span, own in parts}
-        upload = VectorUpload(_NO_NUMBERS, versions, push, self._rule, self._origin, rows=packed)
-        calls: list[ShardCall] = [
-            PushCall(self.job, place, run, upload, self._payloads(push)) for place, run in self._runs()
-        ]
-        self._run(calls)
+        with self._held(packed, _NO_NUMBERS) as rows:
+            upload = VectorUpload(_NO_NUMBERS, versions, push, self._rule, self._origin, rows=rows)
+            calls: list[ShardCall] = [
+                PushCall(self.job, place, run, upload, self._payloads(push)) for place, run in self._runs()
+            ]
+            self._run(calls)
         return result_of(calls)
+
+    def _held(
+        self, packed: Mapping[int, np.ndarray], values: np.ndarray | PushSource
+    ) -> AbstractContextManager[PushedRows]:
+        """Packed rows, in an array that shards may access where they may access the numbers pushed with them too.
+
+        Few numbers that travel with rows take one way with them.
+        """
+        plain = packed and not any(index in self._codecs.tables for index in packed)
+        found = isinstance(values, np.ndarray) and (not values.size or self._sharing.find(values) is not None)
+        shared = plain and found and self._sharing.expects(self.placement.places)
+        return self._areas.holding(packed) if shared else nullcontext(PushedRows(packed))
 
     def _segments_of(self, positions: np.ndarray) -> Iterator[tuple[SegmentSpan, slice]]:
         """Each segment, and the slice of rising positions that lie in it."""
@@ -248,11 +268,18 @@ class ShardedParameterClient(ShardCalls):
         """
         if fetch is not None and isinstance(values, np.ndarray) and np.may_share_memory(values, fetch.out):
             raise ValueError("the gradient and the array for the parameters overlap")
-        upload = VectorUpload(
-            values, versions, push, self._rule, self._origin, within=within, rows=rows or {}, tables=self._codecs.tables
-        )
+        with self._held(rows or {}, values) as held:
+            how = values, versions, push, self._rule, self._origin
+            upload = VectorUpload(*how, within=within, rows=held, tables=self._codecs.tables)
+            return self._send(upload, rows is not None, fetch, meanwhile)
+
+    def _send(
+        self, upload: VectorUpload, tables: bool, fetch: Fetch | None, meanwhile: Callable[[], None]
+    ) -> PushResult:
+        """Run the calls of a push; `tables`: buckets count it."""
+        push = upload.push
         calls, pulls = list[ShardCall](), list[ShardCall]()
-        for place, run, buckets in self._pushed_runs(within, rows is not None):
+        for place, run, buckets in self._pushed_runs(upload.within, tables):
             call = PushCall(self.job, place, [*run, *buckets] if buckets else run, upload, self._payloads(push))
             calls.append(call)
             if fetch is not None and run:
@@ -332,12 +359,3 @@ class ShardedParameterClient(ShardCalls):
             first, stop = self._part or (0, self.placement.size)
             self._residuals[push.vector] = np.zeros(stop - first, np.float32)
         return Payloads(codec, self._residuals[push.vector], self._origin, self._codecs.starts, push.absent)
-
-
-def _as_given(rows: np.ndarray, order: Order) -> np.ndarray:
-    """Sorted rows in the order of the keys before they were sorted; no copy where they were."""
-    if isinstance(order, slice):
-        return rows
-    found = np.empty_like(rows)
-    found[order] = rows
-    return found

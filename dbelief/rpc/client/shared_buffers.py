@@ -126,6 +126,14 @@ class SharedBuffers:
                 self._blocks.add(block)
                 self._changes += 1
 
+    def expects(self, places: Iterable[ShardPlacement]) -> bool:
+        """Whether one of these shards has attached blocks, or has not been offered one."""
+        if not self._wanted:
+            return False
+        with self._lock:
+            peers = [(place, self._peers.get(place.address)) for place in places]
+            return any(peer is None or not peer.is_at(place) or peer.willing for place, peer in peers)
+
     def find(self, values: np.ndarray) -> Location | None:
         """Location of a float32 array, if it is in a block of this client that has a name."""
         block = block_of(values)

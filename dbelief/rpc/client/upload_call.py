@@ -23,9 +23,10 @@ from dbelief.rpc.wire.convert import push_to_wire
 from dbelief.rpc.wire.payloads import Payloads
 from dbelief.sparse.table import SparseTable
 
+from .row_areas import NO_ROWS, PushedRows
 from .shard_call import FLOAT32_BYTES, PullCall, ShardCall
 
-_NO_ROWS = np.zeros(0, np.float32)
+_NO_NUMBERS = np.zeros(0, np.float32)
 
 Pushed = tuple[str, frozenset[int] | None]
 """What a push changes: a named vector, and which segments of it; None: all."""
@@ -46,7 +47,7 @@ class VectorUpload:
     within
         See `Parameters.push`.
     rows
-        By bucket, packed rows of tables; of a packed push by segment. Those that are not named get none. Not of an
+        Packed rows of tables by bucket; of a packed push by segment. Those that are not named get none. Not of an
         exchange.
     tables
         See `Codecs`.
@@ -59,7 +60,7 @@ class VectorUpload:
     origin: int
     answers: segments.Codec.ValueType = segments.CODEC_FP32
     within: frozenset[int] | None = None
-    rows: Mapping[int, np.ndarray] = field(default_factory=dict)
+    rows: PushedRows = NO_ROWS
     tables: Mapping[int, SparseTable] = field(default_factory=dict)
 
 
@@ -77,7 +78,8 @@ class PushCall(ShardCall):
     ) -> None:
         super().__init__(job, place, run)
         self.push, self._upload, self._payloads, self._versions = upload.push, upload, payloads, upload.versions
-        self.arrays = (upload.values if payloads.as_they_are and not self.push.packed else None,)
+        values = upload.values if payloads.as_they_are and not self.push.packed else None
+        self.arrays = (values,) if upload.rows.area is None else (values, upload.rows.area)
         self._first = 0  # segments that were done when the current stream began
         self.staleness = self.duplicates = self.lost = self.clock = 0
 
@@ -100,25 +102,47 @@ class PushCall(ShardCall):
         """The opening, and all remaining segments; small ones share a message."""
         left = self.run[self.done :]
         pieces: list[bytes | memoryview] = [bulk.head(self._opening(len(left)).SerializeToString())]
-        buckets = [span for span in left if span.by_key] if left[-1].by_key else []  # behind all others
-        packed = left if self.push.packed else buckets
+        packed = self._packed(left)
         dense = left[: len(left) - len(packed)]
         messages: Iterator[Sequence[bytes | memoryview]] = iter(())
         if dense:
             messages = self._encoded(dense) if self._shared[0] is None else self._referred(dense)
-        for further in itertools.chain(messages, self._row_messages(packed)) if packed else messages:
+        if packed:
+            rows = self._row_messages(packed) if self._shared_rows is None else self._referred_rows(packed)
+            messages = itertools.chain(messages, rows)
+        if self.holds_no_numbers and len(left) <= bulk.FULL_SHARED:
+            messages = iter([list(itertools.chain(*messages))])
+        for further in messages:
             yield b"".join([*pieces, *further])
             pieces = []
+
+    def _packed(self, run: Sequence[SegmentSpan]) -> Sequence[SegmentSpan]:
+        """Segments of a run that get packed rows: all, or the buckets, which are behind all others."""
+        if self.push.packed:
+            return run
+        return [span for span in run if span.by_key] if run[-1].by_key else []
+
+    @property
+    def _shared_rows(self) -> segments.SharedArray | None:
+        return None if self._upload.rows.area is None else self._shared[1]
 
     @property
     def holds_no_numbers(self) -> bool:
         """See `ShardCall`."""
-        return super().holds_no_numbers and not self.has_rows
+        if self._upload.rows.area is None:
+            return super().holds_no_numbers and not self.has_rows
+        rows, dense = self.push.packed or self.run[-1].by_key, not (self.push.packed or self.run[0].by_key)
+        return not (rows and self._shared[1] is None) and not (dense and self._shared[0] is None)
+
+    @property
+    def has_rows(self) -> bool:
+        """See `ShardCall`."""
+        return self.run[-1].by_key and self._upload.rows.area is None
 
     @property
     def size(self) -> int:
         """See `ShardCall`."""
-        held = self._upload.rows
+        held = self._upload.rows.packed
         rows = sum([held[span.index].size for span in self.run[self.done :] if span.index in held]) if held else 0
         return rows if self.push.packed else super().size + rows
 
@@ -130,6 +154,8 @@ class PushCall(ShardCall):
         opening = push_to_wire(self.push, self.target, self._upload.rule, count, self._upload.answers)
         if self._shared[0] is not None:
             opening.shared.CopyFrom(self._shared[0])
+        if (rows := self._shared_rows) is not None:
+            opening.shared_rows.CopyFrom(rows)
         if self.pull is not None:
             (request,) = self.pull.openings()
             opening.pull.CopyFrom(request)
@@ -159,7 +185,8 @@ class PushCall(ShardCall):
         filled = 0
         tables = self._upload.tables
         for span in left:
-            rows, version = self._upload.rows.get(span.index, _NO_ROWS), max(0, int(self._versions[span.index]))
+            rows = self._upload.rows.packed.get(span.index, _NO_NUMBERS)
+            version = max(0, int(self._versions[span.index]))
             whole = row_payloads.part_of(span.index, version, rows, tables.get(span.index), self.push)
             for part in bulk.cut(whole):
                 size = len(part.data or b"")
@@ -178,6 +205,17 @@ class PushCall(ShardCall):
             indices = [span.index for span in group]
             self.shared_sent += FLOAT32_BYTES * sum([span.length for span in group])
             yield [bulk.in_shared(indices, [max(0, version) for version in self._versions[indices].tolist()])]
+
+    def _referred_rows(self, left: Sequence[SegmentSpan]) -> Iterator[list[bytes]]:
+        """Messages that refer to packed rows in shared memory."""
+        held, starts = self._upload.rows.packed, self._upload.rows.starts
+        for first in range(0, len(left), bulk.FULL_SHARED):
+            indices = [span.index for span in left[first : first + bulk.FULL_SHARED]]
+            lengths = [held[index].size if index in held else 0 for index in indices]
+            versions = [max(0, version) for version in self._versions[indices].tolist()]
+            self.shared_sent += FLOAT32_BYTES * sum(lengths)
+            places = (starts.get(index, 0) for index in indices)
+            yield [bulk.rows_in_shared(zip(indices, versions, places, lengths, strict=True))]
 
     def _shared_groups(self, left: Sequence[SegmentSpan]) -> Iterator[Sequence[SegmentSpan]]:
         return (left[first : first + bulk.FULL_SHARED] for first in range(0, len(left), bulk.FULL_SHARED))

@@ -604,7 +604,9 @@ class PullRequest(_message.Message):
     clock: _builtins.int
     """with staleness bound N: the last clock computed from this reply. Waits until"""
     codec: _segments_pb2.Codec.ValueType
-    """encoding of float32: CODEC_FP32 (default), CODEC_FP16 or CODEC_BF16;"""
+    """the reply
+    encoding of float32: CODEC_FP32 (default), CODEC_FP16 or CODEC_BF16;
+    """
     @_builtins.property
     def target(self) -> Global___Target:
         """job and incarnation of the shard"""
@@ -625,7 +627,7 @@ class PullRequest(_message.Message):
 
     @_builtins.property
     def shared(self) -> _segments_pb2.SharedArray:
-        """destination of float32 segments; absent: the reply"""
+        """destination of float32 segments, or keys and destination of `rows`; absent:"""
 
     @_builtins.property
     def bases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -673,19 +675,31 @@ class RowKeys(_message.Message):
 
     SEGMENT_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    KEYS_AT_FIELD_NUMBER: _builtins.int
+    ROWS_AT_FIELD_NUMBER: _builtins.int
     segment: _builtins.int
     """index in the job's segment table"""
     keys: _builtins.bytes
-    """signed whole numbers of 64 bits, little-endian, in any order"""
+    """signed whole numbers of 64 bits, little-endian, in any order; empty with `shared`"""
+    count: _builtins.int
+    """with `shared`: number of keys"""
+    keys_at: _builtins.int
+    """of `shared`: number at which the keys begin, which take two numbers each"""
+    rows_at: _builtins.int
+    """of `shared`: number at which their rows are to begin"""
     def __init__(
         self,
         *,
         segment: _builtins.int = ...,
         keys: _builtins.bytes = ...,
+        count: _builtins.int = ...,
+        keys_at: _builtins.int = ...,
+        rows_at: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "segment", b"segment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "keys", b"keys", "keys_at", b"keys_at", "rows_at", b"rows_at", "segment", b"segment"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -731,6 +745,7 @@ class PushRequest(_message.Message):
     OPENING_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     SHARED_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def opening(self) -> Global___PushOpening:
         """begins a push; read before the segments of its message"""
@@ -743,16 +758,23 @@ class PushRequest(_message.Message):
     def shared(self) -> _segments_pb2.SharedSegments:
         """in place of `segments`, any count; of an exchange as many as fit into 8 messages"""
 
+    @_builtins.property
+    def rows(self) -> _segments_pb2.SharedRows:
+        """of up to 1 MiB, each of which counts as one of the window
+        in place of `segments` of buckets, and of a `packed` push; behind all others
+        """
+
     def __init__(
         self,
         *,
         opening: Global___PushOpening | None = ...,
         segments: _abc.Iterable[_segments_pb2.Segment] | None = ...,
         shared: _segments_pb2.SharedSegments | None = ...,
+        rows: _segments_pb2.SharedRows | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_opening", b"_opening", "opening", b"opening", "shared", b"shared"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_opening", b"_opening", "opening", b"opening", "rows", b"rows", "shared", b"shared"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_opening", b"_opening", "opening", b"opening", "segments", b"segments", "shared", b"shared"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_opening", b"_opening", "opening", b"opening", "rows", b"rows", "segments", b"segments", "shared", b"shared"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__opening: _TypeAlias = _typing.Literal["opening"]  # noqa: Y015
     _WhichOneofArgType__opening: _TypeAlias = _typing.Literal["_opening", b"_opening"]  # noqa: Y015
@@ -787,6 +809,7 @@ class PushOpening(_message.Message):
     ABSENT_FIELD_NUMBER: _builtins.int
     ROW_FACTOR_FIELD_NUMBER: _builtins.int
     RECEIVED_S_FIELD_NUMBER: _builtins.int
+    SHARED_ROWS_FIELD_NUMBER: _builtins.int
     PACKED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """number of this push on this vector, counting from 1 without gaps"""
@@ -866,6 +889,10 @@ class PushOpening(_message.Message):
     def absent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """ranges of the flat vector that took no part in it: start, stop, ..., strictly rising;"""
 
+    @_builtins.property
+    def shared_rows(self) -> _segments_pb2.SharedArray:
+        """location of packed rows that are not in messages; absent: all are in messages"""
+
     def __init__(
         self,
         *,
@@ -892,11 +919,12 @@ class PushOpening(_message.Message):
         absent: _abc.Iterable[_builtins.int] | None = ...,
         row_factor: _builtins.float | None = ...,
         received_s: _builtins.int = ...,
+        shared_rows: _segments_pb2.SharedArray | None = ...,
         packed: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "_pull", b"_pull", "_row_factor", b"_row_factor", "base", b"base", "bundle", b"bundle", "pull", b"pull", "pusher", b"pusher", "row_factor", b"row_factor", "rule", b"rule", "shared", b"shared", "shared_answers", b"shared_answers", "target", b"target"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "_pull", b"_pull", "_row_factor", b"_row_factor", "base", b"base", "bundle", b"bundle", "pull", b"pull", "pusher", b"pusher", "row_factor", b"row_factor", "rule", b"rule", "shared", b"shared", "shared_answers", b"shared_answers", "shared_rows", b"shared_rows", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "_pull", b"_pull", "_row_factor", b"_row_factor", "absent", b"absent", "answers", b"answers", "base", b"base", "bundle", b"bundle", "clock", b"clock", "exchange", b"exchange", "lease", b"lease", "member_epoch", b"member_epoch", "packed", b"packed", "position", b"position", "pull", b"pull", "pusher", b"pusher", "rate", b"rate", "received_s", b"received_s", "row_factor", b"row_factor", "rule", b"rule", "samples", b"samples", "segments", b"segments", "sequence", b"sequence", "shared", b"shared", "shared_answers", b"shared_answers", "skipped", b"skipped", "target", b"target", "vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "_pull", b"_pull", "_row_factor", b"_row_factor", "absent", b"absent", "answers", b"answers", "base", b"base", "bundle", b"bundle", "clock", b"clock", "exchange", b"exchange", "lease", b"lease", "member_epoch", b"member_epoch", "packed", b"packed", "position", b"position", "pull", b"pull", "pusher", b"pusher", "rate", b"rate", "received_s", b"received_s", "row_factor", b"row_factor", "rule", b"rule", "samples", b"samples", "segments", b"segments", "sequence", b"sequence", "shared", b"shared", "shared_answers", b"shared_answers", "shared_rows", b"shared_rows", "skipped", b"skipped", "target", b"target", "vector", b"vector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__base: _TypeAlias = _typing.Literal["base"]  # noqa: Y015
     _WhichOneofArgType__base: _TypeAlias = _typing.Literal["_base", b"_base"]  # noqa: Y015

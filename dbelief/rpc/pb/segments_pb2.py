@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x64\x62\x65lief/rpc/pb/segments.proto\x12\ndbelief.v1\"<\n\x06Pusher\x12\x0f\n\x07replica\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0c\n\x04rank\x18\x03 \x01(\r\"<\n\x0bSharedArray\x12\r\n\x05\x62lock\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0e\n\x06origin\x18\x03 \x01(\x04\"4\n\x0eSharedSegments\x12\x10\n\x08segments\x18\x01 \x03(\r\x12\x10\n\x08versions\x18\x02 \x03(\x04\"\xa8\x01\n\x07Segment\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0e\n\x06offset\x18\x03 \x01(\r\x12\x0e\n\x06length\x18\x04 \x01(\r\x12 \n\x05\x63odec\x18\x05 \x01(\x0e\x32\x11.dbelief.v1.Codec\x12\x11\n\tunchanged\x18\x06 \x01(\x08\x12\x11\n\x04\x64\x61ta\x18\x07 \x01(\x0cH\x00\x88\x01\x01\x12\x0c\n\x04more\x18\x08 \x01(\x08\x42\x07\n\x05_data\"I\n\x0bSegmentSpan\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\x04\x12\x0e\n\x06length\x18\x03 \x01(\r\x12\x0c\n\x04kind\x18\x04 \x01(\r\"*\n\nSegmentRun\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"t\n\x04Rule\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\x07options\x18\x02 \x03(\x0b\x32\x1d.dbelief.v1.Rule.OptionsEntry\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01*\xfa\x01\n\x05\x43odec\x12\x0e\n\nCODEC_FP32\x10\x00\x12\x0e\n\nCODEC_FP64\x10\x01\x12\x0e\n\nCODEC_FP16\x10\x02\x12\x0e\n\nCODEC_BF16\x10\x03\x12\x11\n\rCODEC_ONE_BIT\x10\x04\x12\x13\n\x0f\x43ODEC_THRESHOLD\x10\x05\x12\x0e\n\nCODEC_INT8\x10\x06\x12\x0e\n\nCODEC_INT4\x10\x07\x12\x0f\n\x0b\x43ODEC_TOP_K\x10\x08\x12\x19\n\x15\x43ODEC_BF16_DIFFERENCE\x10\t\x12\x13\n\x0f\x43ODEC_ROWS_FP16\x10\n\x12\x13\n\x0f\x43ODEC_ROWS_BF16\x10\x0b\x12\x13\n\x0f\x43ODEC_ROWS_INT8\x10\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x64\x62\x65lief/rpc/pb/segments.proto\x12\ndbelief.v1\"<\n\x06Pusher\x12\x0f\n\x07replica\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0c\n\x04rank\x18\x03 \x01(\r\"<\n\x0bSharedArray\x12\r\n\x05\x62lock\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0e\n\x06origin\x18\x03 \x01(\x04\"4\n\x0eSharedSegments\x12\x10\n\x08segments\x18\x01 \x03(\r\x12\x10\n\x08versions\x18\x02 \x03(\x04\"Q\n\nSharedRows\x12\x10\n\x08segments\x18\x01 \x03(\r\x12\x10\n\x08versions\x18\x02 \x03(\x04\x12\x0e\n\x06starts\x18\x03 \x03(\x04\x12\x0f\n\x07lengths\x18\x04 \x03(\x04\"\xa8\x01\n\x07Segment\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0e\n\x06offset\x18\x03 \x01(\r\x12\x0e\n\x06length\x18\x04 \x01(\r\x12 \n\x05\x63odec\x18\x05 \x01(\x0e\x32\x11.dbelief.v1.Codec\x12\x11\n\tunchanged\x18\x06 \x01(\x08\x12\x11\n\x04\x64\x61ta\x18\x07 \x01(\x0cH\x00\x88\x01\x01\x12\x0c\n\x04more\x18\x08 \x01(\x08\x42\x07\n\x05_data\"I\n\x0bSegmentSpan\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05start\x18\x02 \x01(\x04\x12\x0e\n\x06length\x18\x03 \x01(\r\x12\x0c\n\x04kind\x18\x04 \x01(\r\"*\n\nSegmentRun\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"t\n\x04Rule\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\x07options\x18\x02 \x03(\x0b\x32\x1d.dbelief.v1.Rule.OptionsEntry\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01*\xfa\x01\n\x05\x43odec\x12\x0e\n\nCODEC_FP32\x10\x00\x12\x0e\n\nCODEC_FP64\x10\x01\x12\x0e\n\nCODEC_FP16\x10\x02\x12\x0e\n\nCODEC_BF16\x10\x03\x12\x11\n\rCODEC_ONE_BIT\x10\x04\x12\x13\n\x0f\x43ODEC_THRESHOLD\x10\x05\x12\x0e\n\nCODEC_INT8\x10\x06\x12\x0e\n\nCODEC_INT4\x10\x07\x12\x0f\n\x0b\x43ODEC_TOP_K\x10\x08\x12\x19\n\x15\x43ODEC_BF16_DIFFERENCE\x10\t\x12\x13\n\x0f\x43ODEC_ROWS_FP16\x10\n\x12\x13\n\x0f\x43ODEC_ROWS_BF16\x10\x0b\x12\x13\n\x0f\x43ODEC_ROWS_INT8\x10\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,22 +33,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RULE_OPTIONSENTRY']._loaded_options = None
   _globals['_RULE_OPTIONSENTRY']._serialized_options = b'8\001'
-  _globals['_CODEC']._serialized_start=632
-  _globals['_CODEC']._serialized_end=882
+  _globals['_CODEC']._serialized_start=715
+  _globals['_CODEC']._serialized_end=965
   _globals['_PUSHER']._serialized_start=45
   _globals['_PUSHER']._serialized_end=105
   _globals['_SHAREDARRAY']._serialized_start=107
   _globals['_SHAREDARRAY']._serialized_end=167
   _globals['_SHAREDSEGMENTS']._serialized_start=169
   _globals['_SHAREDSEGMENTS']._serialized_end=221
-  _globals['_SEGMENT']._serialized_start=224
-  _globals['_SEGMENT']._serialized_end=392
-  _globals['_SEGMENTSPAN']._serialized_start=394
-  _globals['_SEGMENTSPAN']._serialized_end=467
-  _globals['_SEGMENTRUN']._serialized_start=469
-  _globals['_SEGMENTRUN']._serialized_end=511
-  _globals['_RULE']._serialized_start=513
-  _globals['_RULE']._serialized_end=629
-  _globals['_RULE_OPTIONSENTRY']._serialized_start=583
-  _globals['_RULE_OPTIONSENTRY']._serialized_end=629
+  _globals['_SHAREDROWS']._serialized_start=223
+  _globals['_SHAREDROWS']._serialized_end=304
+  _globals['_SEGMENT']._serialized_start=307
+  _globals['_SEGMENT']._serialized_end=475
+  _globals['_SEGMENTSPAN']._serialized_start=477
+  _globals['_SEGMENTSPAN']._serialized_end=550
+  _globals['_SEGMENTRUN']._serialized_start=552
+  _globals['_SEGMENTRUN']._serialized_end=594
+  _globals['_RULE']._serialized_start=596
+  _globals['_RULE']._serialized_end=712
+  _globals['_RULE_OPTIONSENTRY']._serialized_start=666
+  _globals['_RULE_OPTIONSENTRY']._serialized_end=712
 # @@protoc_insertion_point(module_scope)

@@ -247,6 +247,48 @@ class SharedSegments(_message.Message):
 Global___SharedSegments: _TypeAlias = SharedSegments  # noqa: Y015
 
 @_typing.final
+class SharedRows(_message.Message):
+    """Packed rows of buckets in shared memory, at the location in the push's opening; see Segment."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    STARTS_FIELD_NUMBER: _builtins.int
+    LENGTHS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """indices, in the order pushed"""
+
+    @_builtins.property
+    def versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of each, as in Segment"""
+
+    @_builtins.property
+    def starts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of each, its first number in the array"""
+
+    @_builtins.property
+    def lengths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of each, its count of numbers; 0: no rows"""
+
+    def __init__(
+        self,
+        *,
+        segments: _abc.Iterable[_builtins.int] | None = ...,
+        versions: _abc.Iterable[_builtins.int] | None = ...,
+        starts: _abc.Iterable[_builtins.int] | None = ...,
+        lengths: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lengths", b"lengths", "segments", b"segments", "starts", b"starts", "versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SharedRows: _TypeAlias = SharedRows  # noqa: Y015
+
+@_typing.final
 class Segment(_message.Message):
     """One segment, or a portion of one. Of a bucket of a table: rows, in a push n keys before n rows: 2 n numbers have the bits
     of the keys, signed whole numbers of 64 bits, little-endian and strictly rising, the others are the rows. So are the

@@ -1,10 +1,10 @@
 """Hand-written codec of bulk messages: the protobuf encoding of those that hold segments, payloads in place.
 
-These are `PushRequest`, `PushReply`, `PullReply` and `ExchangeReply`. They hold segments as field 2 and references to
-shared memory as field 7; a push has its opening as field 1, and its reply the acknowledgement. So one writer and one
-reader serve all. The generated classes would copy a payload twice on each side. Here a sender joins headers and
-payloads once, and a reader uses the numbers inside the message. The wire format is plain protobuf all the same: the
-peer may use any generated client or server.
+These are `PushRequest`, `PushReply`, `PullReply` and `ExchangeReply`. They hold segments as field 2, references to
+shared memory as field 7, and to rows there as field 8; a push has its opening as field 1, and its reply the
+acknowledgement. So one writer and one reader serve all. The generated classes would copy a payload twice on each side.
+Here a sender joins headers and payloads once, and a reader uses the numbers inside the message. The wire format is
+plain protobuf all the same: the peer may use any generated client or server.
 
 Messages of one kind may be concatenated: by protobuf's rules that is the message that holds all their segments.
 Groups, which proto3 cannot write, are refused.
@@ -37,7 +37,7 @@ DTYPES: dict[int, np.dtype[Any]] = {segments.CODEC_FP32: np.dtype("<f4"), segmen
 """Payload codecs that this version reads."""
 CODECS: dict[np.dtype[Any], int] = {dtype: codec for codec, dtype in DTYPES.items()}
 
-_HEAD, _SEGMENT, _SHARED = 1, 2, 7
+_HEAD, _SEGMENT, _SHARED, _ROWS = 1, 2, 7, 8
 _INDEX, _VERSION, _OFFSET, _LENGTH, _CODEC, _UNCHANGED, _DATA, _MORE = range(1, 9)
 _VARINT, _BYTES = _COUNTED = 0, 2
 _FIXED = {1: 8, 5: 4}
@@ -51,7 +51,8 @@ _32_BITS, _64_BITS = (1 << 32) - 1, (1 << 64) - 1
 class SegmentPayload:
     """A `Segment` message, see protos/segments.proto; where it is `shared`, one entry of `SharedSegments`.
 
-    `data` is None where the message has no payload. `more`: it is cut, and goes on in the next one.
+    `data` is None where the message has no payload. `more`: it is cut, and goes on in the next one. `at`: of an entry
+    of `SharedRows` the first number in shared memory; -1: it is none.
     """
 
     index: int = 0
@@ -63,6 +64,7 @@ class SegmentPayload:
     data: memoryview | None = None
     shared: bool = False
     more: bool = False
+    at: int = -1
 
 
 def numbers(part: SegmentPayload) -> np.ndarray:
@@ -167,6 +169,14 @@ def in_shared(indices: Iterable[int], versions: Iterable[int]) -> bytes:
     return _prefixed(_SHARED, len(message)) + message
 
 
+def rows_in_shared(rows: Iterable[tuple[int, int, int, int]]) -> bytes:
+    """Encode a message with references to packed rows in shared memory: segment, version, first number, and length."""
+    indices, versions, starts, lengths = zip(*rows, strict=True)
+    reference = segments.SharedRows(segments=indices, versions=versions, starts=starts, lengths=lengths)
+    message = reference.SerializeToString()
+    return _prefixed(_ROWS, len(message)) + message
+
+
 def head(message: bytes) -> bytes:
     """Encode the start of a message of a push, from its serialized opening, or of a reply, from the acknowledgement."""
     return _prefixed(_HEAD, len(message)) + message
@@ -208,7 +218,7 @@ def parse(kind: type[M], message: Received) -> M:
 def decode(message: Received) -> tuple[bytes | None, list[SegmentPayload]]:
     """Serialized opening of a push, or acknowledgement, None where the message has none; and the message's segments.
 
-    References to shared memory are last.
+    References to shared memory are behind them, and those to rows there are last.
 
     Raises
     ------
@@ -217,7 +227,7 @@ def decode(message: Received) -> tuple[bytes | None, list[SegmentPayload]]:
     """
     first: bytes | None = None
     parts = []
-    shared = b""
+    shared = rows = b""
     view = memoryview(message)
     try:
         for number, kind, value, stop in _fields(message, 0, len(message)):
@@ -225,12 +235,16 @@ def decode(message: Received) -> tuple[bytes | None, list[SegmentPayload]]:
                 parts.append(_part(message, view, value, stop))
             elif kind == _BYTES and number == _SHARED:
                 shared += message[value:stop]
+            elif kind == _BYTES and number == _ROWS:
+                rows += message[value:stop]
             elif kind == _BYTES and number == _HEAD:  # by protobuf's rules, repeated openings are merged
                 first = (first or b"") + message[value:stop]
     except (_Malformed, IndexError) as error:
         reason = error if isinstance(error, _Malformed) else "it ends within a field"
         raise Rejected(f"a message of {len(message)} bytes that cannot be read: {reason}") from None
-    return first, parts + _shared(shared) if shared else parts
+    if shared:
+        parts += _shared(shared)
+    return first, parts + _shared_rows(rows) if rows else parts
 
 
 class _Malformed(Exception):
@@ -267,6 +281,17 @@ def _shared(message: bytes) -> list[SegmentPayload]:
     if len(reference.segments) != len(reference.versions):
         raise Rejected(f"{len(reference.versions)} versions for {len(reference.segments)} segments in shared memory")
     return [SegmentPayload(*row, shared=True) for row in zip(reference.segments, reference.versions, strict=True)]
+
+
+def _shared_rows(message: bytes) -> list[SegmentPayload]:
+    reference = parse(segments.SharedRows, message)
+    columns = reference.segments, reference.versions, reference.starts, reference.lengths
+    if len(counts := {len(column) for column in columns}) > 1:
+        raise Rejected(f"references to rows in shared memory with {min(counts)} to {max(counts)} entries each")
+    return [
+        SegmentPayload(index, version, length=length, shared=True, at=start)
+        for index, version, start, length in zip(*columns, strict=True)
+    ]
 
 
 def _fields(message: Received, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:

@@ -25,26 +25,33 @@ def assigned(job: Job) -> np.ndarray:
     return values
 
 
-@pytest.mark.parametrize("direct", [True, False])
+WAYS = {"memory": (True, False), "direct": (False, True), "gRPC": (False, False)}
+"""Whether a client shares memory, and whether it uses direct streams."""
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("count", [0, 1, 60, 317])
-def test_numbers_are_read_by_their_positions(job: Job, count: int, direct: bool) -> None:
+def test_numbers_are_read_by_their_positions(job: Job, count: int, way: str) -> None:
     values = assigned(job)
     positions = np.sort(np.random.default_rng(count).choice(job.placement.size, count, replace=False))
-    client = job.client(A, direct=direct)
+    shares, direct = WAYS[way]
+    client = job.client(A, direct=direct, shares_memory=shares)
     np.testing.assert_array_equal(client.pull_at(positions, "trial"), values[positions])
-    assert client.received == 4 * count
+    assert (client.received, client.shared_received) == ((0, 4 * count) if shares else (4 * count, 0))
 
 
-@pytest.mark.parametrize("direct", [True, False])
-def test_a_packed_bundle_counts_once_in_every_segment(job: Job, direct: bool) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_packed_bundle_counts_once_in_every_segment(job: Job, way: str) -> None:
     positions, expected = np.array([0, 7, 8, 100, 316]), job.full(0.0).astype(np.float64)
     values = np.array([1, -2, 3, 0.1, 5], np.float32)
     expected[positions] = values
     for pusher in (A, B):
-        client = job.client(pusher, direct=direct)
+        shares, direct = WAYS[way]
+        client = job.client(pusher, direct=direct, shares_memory=shares)
         pushed = client.push_at(positions, values, job.held(0), BUNDLE)
         assert pushed.duplicates == (0 if pusher is A else 40)
-        assert client.sent == 12 * len(positions)
+        sent = 12 * len(positions)
+        assert (client.sent, client.shared_sent) == ((0, sent) if shares else (sent, 0))
     whole = job.full(1.0)
     job.client(A).push(whole, job.held(0), Push(A, 0, vector="accrued", clock=1, bundle=2))
     np.testing.assert_array_equal(job.read("accrued"), (expected + 1).astype(np.float32))

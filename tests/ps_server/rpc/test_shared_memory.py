@@ -236,7 +236,7 @@ def test_a_pull_of_very_many_segments_is_several_requests(
     call.share([SharedArray(block=32 * "a", offset=1 << 40, origin=1 << 40)])
     (request,) = call.requests()
     assert len(request) < frames.LARGEST, "what fits a request fits a packet"
-    monkeypatch.setattr("dbelief.rpc.client.shard_call._MOST_REQUESTED", 3)
+    monkeypatch.setattr("dbelief.rpc.client.shard_call.MOST_REQUESTED", 3)
     job = start()
     client = job.client(A)
     values, versions = client.array(job.placement.size), job.held()

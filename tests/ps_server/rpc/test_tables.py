@@ -20,9 +20,10 @@ from dbelief.core.placement import Placement
 from dbelief.core.push import Push, Pusher
 from dbelief.errors import DbeliefError, UserError
 from dbelief.optim import make_row_rule
-from dbelief.rpc.client import shard_client
+from dbelief.rpc.client import sorted_rows
 from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.pb import parameters_pb2 as wire
+from dbelief.rpc.pb.segments_pb2 import SharedArray, SharedRows
 from dbelief.rpc.server import server
 from dbelief.rpc.wire import bulk, message_socket
 from dbelief.sparse.row_hash import table_salt
@@ -49,6 +50,8 @@ class Replica:
     def __init__(self, job: Job, pusher: Pusher = A, **options: Any) -> None:
         self.job, self.pusher = job, pusher
         self.client: ShardedParameterClient = job.client(pusher, **options)
+        self.values = self.client.array(job.placement.size)
+        self.values[:] = 1.0
         self.versions, self.sequence = job.held(), 0
         self.rows = {table: table.initial(EVERY) for table in RULES}
         rules = {table: make_row_rule(rule, {}) for table, rule in RULES.items()}
@@ -71,7 +74,7 @@ class Replica:
             made, states = make_row_rule(rule, {}), self.states[table]
             made.apply_reference(np, self.rows[table], whole, states, np.float32(0.1), self.sequence)
         push = Push(self.pusher, self.sequence, np.float32(0.1))
-        self.client.push(self.job.full(1.0), self.versions, push, rows=packed)
+        self.client.push(self.values, self.versions, push, rows=packed)
         return sum(values.nbytes for values in packed.values()) + 4 * self.job.placement.size
 
     def read(self) -> list[np.ndarray]:
@@ -92,7 +95,11 @@ def test_rows_travel_with_the_dense_numbers(start: Start, shares: bool, direct: 
     pushed = sum(replica.push(rng) for _ in range(10))
     assert same(replica)
     np.testing.assert_allclose(replica.job.read(), -1.0, rtol=1e-6)
-    assert replica.client.sent == pushed
+    read = sum(rows.nbytes for rows in replica.rows.values())
+    here = replica.client.shared_sent, replica.client.shared_received, replica.client.sent, replica.client.received
+    assert here == ((pushed, 2 * read, 0, 0) if shares else (0, 0, pushed, 2 * read))
+    assert replica.job.counted("shared_bytes_total", direction="sent") == 2 * read * shares
+    assert replica.job.counted("shared_bytes_total", direction="received") == pushed * shares
     assert replica.versions[USER.first :].tolist() == [10] * 8
 
 
@@ -114,7 +121,7 @@ def test_rows_beyond_the_longest_message_travel_in_pieces(
     limit = 2_000
     monkeypatch.setattr(server, "MESSAGES", (server.MESSAGES[0], limit))
     monkeypatch.setattr(message_socket, "_LONGEST", limit)
-    replica = Replica(start(spans=DENSE, tables={USER: "sgd"}), direct=direct)
+    replica = Replica(start(spans=DENSE, tables={USER: "sgd"}), direct=direct, shares_memory=False)
     keys = np.arange(500)
     gradients = np.random.default_rng(0).standard_normal((keys.size, USER.width), dtype=np.float32)
     order, parts = USER.split(keys)
@@ -135,7 +142,8 @@ def test_rows_beyond_the_longest_message_travel_in_pieces(
 def test_a_follower_has_the_rows_that_came_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "LONGEST_PAYLOAD", 100)
     with closing(Chained(spans=DENSE, tables=RULES)) as job:
-        replica, rng = Replica(job, refresh=lambda: job.placement), np.random.default_rng(0)
+        replica = Replica(job, refresh=lambda: job.placement, shares_memory=False)
+        rng = np.random.default_rng(0)
         for number in range(2):
             job.whole(number)
         for _ in range(3):
@@ -147,7 +155,7 @@ def test_a_follower_has_the_rows_that_came_in_pieces(monkeypatch: pytest.MonkeyP
 
 def test_too_many_keys_of_a_bucket_name_the_table(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     replica = Replica(start(spans=DENSE, tables=RULES))
-    monkeypatch.setattr(shard_client, "MOST_KEYS", 30)
+    monkeypatch.setattr(sorted_rows, "MOST_KEYS", 30)
     replica.client.pull_rows({USER: EVERY[:30]}, replica.versions)
     with pytest.raises(UserError, match=r"table 'item': \d+ distinct keys of one bucket in a pull, and 30 are the"):
         replica.client.pull_rows({ITEM: EVERY}, replica.versions)
@@ -205,7 +213,8 @@ def test_a_restored_shard_goes_on_with_the_rows_of_its_set(start: Start, sets: i
         ({"rows": [{"segment": USER.first, "keys": b"12345"}]}, "segment 8: 5 bytes are no keys of rows"),
         ({"rows": [{"segment": 0, "keys": bytes([8, *bytes(7)])}]}, "segment 0: positions outside of its 8 numbers"),
         ({"segments": [USER.first]}, "segment 8 is a bucket of a table, whose rows are read by key"),
-        ({"rows": [{"segment": USER.first}], "shared": {}}, "rows of tables are not written to shared memory"),
+        ({"rows": [{"segment": USER.first}], "shared": {}}, "has no block '' of this connection"),
+        ({"rows": [{"segment": USER.first}], "segments": [0], "shared": {}}, "which one reply does not list"),
     ],
 )
 def test_other_requests_are_refused(start: Start, request_: dict[str, Any], match: str) -> None:
@@ -216,6 +225,71 @@ def test_other_requests_are_refused(start: Start, request_: dict[str, Any], matc
     assert match in (raised.value.details() or "")
 
 
+def first_keys() -> list[tuple[int, np.ndarray]]:
+    """Each bucket of the users, and its keys."""
+    order, parts = USER.split(EVERY)
+    return [(index, EVERY[order[own]]) for index, own in parts]
+
+
+def attached(replica: Replica, area: np.ndarray) -> SharedArray:
+    """A reference to an array that the first shard has attached."""
+    replica.client.pull(area, replica.versions)
+    location = replica.client._sharing.find(area)
+    assert location is not None
+    return SharedArray(block=location.block.name, offset=location.offset)
+
+
+ROWS = {"segments": [USER.first], "versions": [0], "starts": [0], "lengths": [6]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "match"),
+    [
+        (ROWS | {"starts": [1 << 40]}, "segment 8: 6 numbers at 1099511627776 are not within a block of 61"),
+        (ROWS | {"lengths": [62]}, "segment 8: 62 numbers at 0 are not within a block of 61"),
+        (ROWS | {"lengths": [7]}, "segment 8: 7 numbers at 0 are no rows of its table"),
+        (ROWS | {"lengths": []}, "references to rows in shared memory with 0 to 1 entries each"),
+        (ROWS | {"segments": [0]}, "segment 0: lies in shared memory, and the opening does not say where"),
+        (ROWS | {"segments": [99]}, "segment 99"),
+    ],
+)
+def test_other_rows_in_shared_memory_are_refused(start: Start, rows: dict[str, Any], match: str) -> None:
+    replica = Replica(start(spans=DENSE, tables=RULES))
+    area = replica.client.array(replica.job.placement.size)
+    opening = replica.job.opening(Push(A, 1, np.float32(0.1)))
+    opening.opening.shared_rows.CopyFrom(attached(replica, area))
+    area[:] = 0
+    opening.rows.CopyFrom(SharedRows(**rows))
+    place = replica.job.placement.places[0]
+    stream = replica.client._streams.acquire(place.address, "Push")
+    stream.give([opening.SerializeToString()])
+    with pytest.raises(grpc.RpcError) as raised:
+        stream.answer()
+    assert match in (raised.value.details() or "")
+
+
+def test_rows_in_shared_memory_are_written_where_they_were_asked_for(start: Start) -> None:
+    replica = Replica(start(spans=DENSE, tables=RULES))
+    area = replica.client.array(replica.job.placement.size)
+    reference = attached(replica, area)
+    area[:] = np.nan
+    key, index = next((int(keys[0]), index) for index, keys in first_keys() if index == USER.first)
+    area[1:3].view(np.int64)[:] = key
+    stream = replica.client._streams.acquire(replica.job.placement.places[0].address, "Pull")
+    for at, match in ((5, ""), (58, f"segment {index}: 4 numbers at 58 are not within a block of 61")):
+        rows = [wire.RowKeys(segment=index, count=1, keys_at=1, rows_at=at)]
+        asked = wire.PullRequest(target=replica.job.target(), vector="w", rows=rows, shared=reference)
+        stream.give([asked.SerializeToString()])
+        if match:
+            with pytest.raises(grpc.RpcError) as raised:
+                stream.answer()
+            assert match in (raised.value.details() or "")
+        else:
+            stream.answer()
+    np.testing.assert_array_equal(area[5:9], USER.initial(np.array([key]))[0])
+    assert np.isnan(area[[0, 3, 4, *range(9, 61)]]).all()
+
+
 def test_a_push_goes_on_where_finished_buckets_have_moved(
     start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -223,7 +297,7 @@ def test_a_push_goes_on_where_finished_buckets_have_moved(
     monkeypatch.setattr(bulk, "FULL_BYTES", 1)
     dying = Dying(3, 2)
     job = start(spans=DENSE, tables=RULES, prepare=dying)
-    replica, refreshed = Replica(job, refresh=lambda: job.placement), Event()
+    replica, refreshed = Replica(job, refresh=lambda: job.placement, shares_memory=False), Event()
     for number in range(2):
         replica.push(np.random.default_rng(number))
         if not number:
