@@ -110,8 +110,8 @@ class PushCall(ShardCall):
         if packed:
             rows = self._row_messages(packed) if self._shared_rows is None else self._referred_rows(packed)
             messages = itertools.chain(messages, rows)
-        if self.holds_no_numbers and len(left) <= bulk.FULL_SHARED:
-            messages = iter([list(itertools.chain(*messages))])
+            if self.holds_no_numbers and len(left) <= bulk.FULL_SHARED:  # references are short: one message of them
+                messages = iter([list(itertools.chain(*messages))])
         for further in messages:
             yield b"".join([*pieces, *further])
             pieces = []
