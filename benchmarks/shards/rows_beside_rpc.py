@@ -1,6 +1,6 @@
 """Rows that trainers pull and push a second: a job with a table, and beside it a parameter server of torch RPC.
 
-    python -m benchmarks.shards.rows_beside_rpc [--rounds 5] [--trainers 1,2] [--rows 2000000] [--steps 300]
+    python -m benchmarks.shards.rows_beside_rpc [--rounds 5] [--trainers 1,2] [--rows 2000000] [--steps 1000]
 
 A trainer's mini-batch has 13,312 keys, drawn by Zipf's law: those of 512 samples with 26 columns. It gets their rows,
 of width 16, computes a loss of them, and its gradient steps the rows by Adagrad; a row counts once in each mini-batch.
@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--trainers", type=options.numbers, default=[1, 2])
     parser.add_argument("--rows", type=int, default=2_000_000, help="of the table")
-    parser.add_argument("--steps", type=int, default=300, help="of a trainer; the first 32 are not counted")
+    parser.add_argument("--steps", type=int, default=1000, help="of a trainer; the first 32 are not counted")
     words = parser.parse_args()
     needs_torch()
     table, medians = Table("trainers", "way", "by", "rows/s", "dbelief over it", "of the rounds"), []
