@@ -15,6 +15,8 @@ from dbelief.process.runtime import runtime
 
 _LEAST = 1 << 14
 """Numbers of the smallest array: 64 KiB."""
+MOST_HELD = 1 << 24
+"""Numbers of the largest array, 64 MiB: it is kept, and more rows take their time anyway."""
 
 
 class PushedRows(NamedTuple):

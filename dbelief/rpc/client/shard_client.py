@@ -26,7 +26,7 @@ from dbelief.rpc.wire.payloads import AS_THEY_ARE, NUMBERS, Codecs, Payloads
 from dbelief.sparse.table import SparseTable, pack
 
 from .received_numbers import ReceivedNumbers
-from .row_areas import PushedRows, RowAreas, even
+from .row_areas import MOST_HELD, PushedRows, RowAreas, even
 from .rows_call import RowsCall, WantedRows
 from .shard_call import PullCall, ShardCall
 from .shard_calls import ShardCalls
@@ -159,8 +159,11 @@ class ShardedParameterClient(ShardCalls):
             return [one.as_given() for one in found]
 
     def _room(self, size: int) -> AbstractContextManager[np.ndarray | None]:
-        """An array of so many numbers that shards may access; None where none of them does."""
-        return self._areas.taken(size) if size and self._sharing.expects(self.placement.places) else nullcontext()
+        """An array of so many numbers that shards may access; None where none of them does, or they are very many."""
+        return self._areas.taken(size) if self._shares(size) else nullcontext()
+
+    def _shares(self, size: int) -> bool:
+        return 0 < size <= MOST_HELD and self._sharing.expects(self.placement.places)
 
     def _asked(self, table: SparseTable) -> segments.Codec.ValueType:
         """Codec number for pulls of a table's rows."""
@@ -199,7 +202,7 @@ class ShardedParameterClient(ShardCalls):
         """
         parts = [(span, own) for span, own in self._segments_of(positions) if own.start < own.stop]
         packed = {span.index: pack(positions[own] - span.start, values[own]) for span, own in parts}
-        with self._held(packed, _NO_NUMBERS) as rows:
+        with self._held(packed, _NO_NUMBERS, push) as rows:
             upload = VectorUpload(_NO_NUMBERS, versions, push, self._rule, self._origin, rows=rows)
             calls: list[ShardCall] = [
                 PushCall(self.job, place, run, upload, self._payloads(push)) for place, run in self._runs()
@@ -208,15 +211,18 @@ class ShardedParameterClient(ShardCalls):
         return result_of(calls)
 
     def _held(
-        self, packed: Mapping[int, np.ndarray], values: np.ndarray | PushSource
+        self, packed: Mapping[int, np.ndarray], values: np.ndarray | PushSource, push: Push
     ) -> AbstractContextManager[PushedRows]:
         """Packed rows, in an array that shards may access where they may access the numbers pushed with them too.
 
         Few numbers that travel with rows take one way with them.
         """
-        plain = packed and not any(index in self._codecs.tables for index in packed)
-        found = isinstance(values, np.ndarray) and (not values.size or self._sharing.find(values) is not None)
-        shared = plain and found and self._sharing.expects(self.placement.places)
+        dense = isinstance(values, PushSource) or values.size > 0
+        as_they_are = self._codecs.push is None or push.assign
+        if dense and not (as_they_are and isinstance(values, np.ndarray) and self._sharing.find(values) is not None):
+            return nullcontext(PushedRows(packed))
+        plain = not any(index in self._codecs.tables for index in packed)
+        shared = plain and self._shares(sum(even(rows.size) for rows in packed.values()))
         return self._areas.holding(packed) if shared else nullcontext(PushedRows(packed))
 
     def _segments_of(self, positions: np.ndarray) -> Iterator[tuple[SegmentSpan, slice]]:
@@ -268,7 +274,7 @@ class ShardedParameterClient(ShardCalls):
         """
         if fetch is not None and isinstance(values, np.ndarray) and np.may_share_memory(values, fetch.out):
             raise ValueError("the gradient and the array for the parameters overlap")
-        with self._held(rows or {}, values) as held:
+        with self._held(rows or {}, values, push) as held:
             how = values, versions, push, self._rule, self._origin
             upload = VectorUpload(*how, within=within, rows=held, tables=self._codecs.tables)
             return self._send(upload, rows is not None, fetch, meanwhile)
