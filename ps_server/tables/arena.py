@@ -70,6 +70,11 @@ class Arena:
         self._slots = np.zeros(slots_for(FIRST_ROWS), np.uint32)
 
     @property
+    def refuses(self) -> bool:
+        """Whether a key may get no row: it is not due, or there is no room."""
+        return self.counters is not None or self.refused > 0
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all rows, with their keys, stamps and slots, and of the counters."""
         counters = 0 if self.counters is None else self.counters.held.nbytes

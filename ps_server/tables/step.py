@@ -28,7 +28,7 @@ def step_rows(
     `step`: number of this push to the bucket, from 1; `stamp`: see `Arena.touch`. A key that gets no row is left out.
     """
     found = arena.touch(keys, stamp)
-    if found.size and found.min() < 0:
+    if arena.refuses and found.size and found.min() < 0:
         gradients, found = gradients[found >= 0], found[found >= 0]
     copies, (w, *state) = arena.parts(found)
     rule.apply(w, gradients.reshape(-1), tuple(state), rate, step)

@@ -217,12 +217,13 @@ class ShardedParameterClient(ShardCalls):
 
         Few numbers that travel with rows take one way with them.
         """
-        dense = isinstance(values, PushSource) or values.size > 0
-        as_they_are = self._codecs.push is None or push.assign
-        if dense and not (as_they_are and isinstance(values, np.ndarray) and self._sharing.find(values) is not None):
+        encoded = self._codecs.push is not None and not push.assign
+        apart = not isinstance(values, np.ndarray) or (
+            values.size > 0 and (encoded or self._sharing.find(values) is None)
+        )
+        if apart or any(index in self._codecs.tables for index in packed):
             return nullcontext(PushedRows(packed))
-        plain = not any(index in self._codecs.tables for index in packed)
-        shared = plain and self._shares(sum(even(rows.size) for rows in packed.values()))
+        shared = self._shares(sum(even(rows.size) for rows in packed.values()))
         return self._areas.holding(packed) if shared else nullcontext(PushedRows(packed))
 
     def _segments_of(self, positions: np.ndarray) -> Iterator[tuple[SegmentSpan, slice]]:
