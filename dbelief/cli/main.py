@@ -105,23 +105,55 @@ _whole_job = adding(
             "--page", metavar="HOST:PORT", help="Address of a web page with the job's progress; port 0: any free."
         ),
         sharing_option,
+        click.option(
+            "--on",
+            "backend",
+            type=click.Choice(["local", "ssh"]),
+            default="local",
+            show_default=True,
+            help="Where shards and workers run: on this machine, or on hosts that ssh reaches.",
+        ),
+        click.option(
+            "--hosts",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="With --on ssh: a line for each host, HOST or HOST slots=N, N the workers that it has room for.",
+        ),
+        click.option(
+            "--remote-command",
+            default="dbelief",
+            show_default=True,
+            metavar="COMMAND",
+            help="With --on ssh: how dbelief is started on a host.",
+        ),
+        click.option("--address", help="With --on ssh: this machine's, where hosts do not all see the same."),
     )
 )
-"""Options of commands that run a complete job; `_run_here` takes them."""
+"""Options of commands that run a complete job; `_run_whole` takes them."""
 
 
-def _run_here(job_file: Path, overrides: tuple[str, ...], script: Sequence[str] = (), **options: Any) -> NoReturn:
-    """Run a complete job on this machine, and exit with its code."""
+def _run_whole(
+    job_file: Path,
+    overrides: tuple[str, ...],
+    backend: str,
+    hosts: Path | None,
+    remote_command: str,
+    address: str | None,
+    script: Sequence[str] = (),
+    **options: Any,
+) -> NoReturn:
+    """Run a complete job, and exit with its code."""
     from dbelief.launch.forked_process import ForkServer
 
     with cli_errors(), ForkServer() as server:  # it imports the roles' programs while this process imports its own
-        from dbelief.launch.site import LoopbackSite
+        from dbelief.launch.backends import Where
         from dbelief.launch.train import run_job
         from dbelief.tools.report.at_end import PicturesAtEnd, are_wanted
 
         pictures = PicturesAtEnd if are_wanted() else None
         fields = parse_overrides(overrides)
-        code = run_job(job_file, fields, **options, site=LoopbackSite(server), pictures=pictures, script=script)
+        site = Where(backend, hosts, remote_command, address).site(server)
+        code = run_job(job_file, fields, **options, site=site, pictures=pictures, script=script)
     raise SystemExit(code)
 
 
@@ -129,11 +161,11 @@ def _run_here(job_file: Path, overrides: tuple[str, ...], script: Sequence[str] 
 @click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB", shell_complete=job_files)
 @_whole_job
 def train_command(job_file: Path, overrides: tuple[str, ...], **options: Any) -> None:
-    """Run a complete job on this machine: registry, shards, coordinator and workers as separate processes.
+    """Run a complete job: registry, shards, coordinator and workers as separate processes, on this machine or hosts.
 
     Exit code 3: the model is trained and written, and its last evaluation failed; --resume repeats that.
     """
-    _run_here(job_file, overrides, **options)
+    _run_whole(job_file, overrides, **options)
 
 
 @main.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -152,14 +184,14 @@ def train_command(job_file: Path, overrides: tuple[str, ...], **options: Any) ->
 def run_command(
     job_file: Path, workers: int | None, overrides: tuple[str, ...], script: tuple[str, ...], **options: Any
 ) -> None:
-    """Run a training script as the replicas of a job on this machine: a Python file, or any command.
+    """Run a training script as the replicas of a job: a Python file, or any command.
 
     The script joins by dbelief.join(); registry, shards and coordinator are started with it. A script that fails is
     started again, up to three times, unless all fail before they have joined, by the same error of their code. Exit
     code 3: the model is trained and written, and its last evaluation failed.
     """
     command = [sys.executable, *script] if script[0].endswith(".py") else script
-    _run_here(job_file, (*overrides, f"replicas={workers}") if workers else overrides, command, **options)
+    _run_whole(job_file, (*overrides, f"replicas={workers}") if workers else overrides, script=command, **options)
 
 
 @main.command("sweep")

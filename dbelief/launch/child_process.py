@@ -85,12 +85,12 @@ PROGRAM = (sys.executable, "-P", "-m", "dbelief")
 """Start of the command line of a `dbelief` command, in this Python."""
 
 
-def spawn(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """Start a command as `Way.start` says."""
+def spawn(command: Sequence[str], log: Path, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    """Start a command as `Way.start` says; `stdin`: see `subprocess.Popen`."""
     # Not SIGTERM: a worker would first finish its work, and wait minutes for a cluster that is gone.
     guarded = with_parent.guarded([*command], signal.SIGKILL)
     with open(log, "ab") as output:
-        return subprocess.Popen(guarded, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+        return subprocess.Popen(guarded, stdin=stdin, stdout=output, stderr=output, start_new_session=True)
 
 
 class Direct:

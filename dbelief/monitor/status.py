@@ -20,9 +20,10 @@ from dbelief.process.terminal.console import host_and_port
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rpc.diagnosis import why_not
 from dbelief.rpc.pb import coordination_pb2 as wire
-from dbelief.rundir.folder import ADDRESS
+from dbelief.rundir.folder import ADDRESS, CREDENTIALS
 from dbelief.rundir.stored.copies import copy_until_exit
 from dbelief.rundir.summary import RoundFigures, Summary, has_ended, read_summary
+from dbelief.security.identity import current, load
 from dbelief.url import Url, is_url, parse_url
 
 LOOK_S = 0.25
@@ -151,6 +152,8 @@ class JobLocation:
         folder = copy_until_exit(url) if url is not None else Path(text)
         if (folder / "job.yaml").is_file():
             folder = folder.resolve()
+            if current() is None and (folder / CREDENTIALS / "operator").is_dir():
+                load(folder / CREDENTIALS / "operator", ("operator",))
             try:
                 address = (folder / ADDRESS).read_text()
                 host_and_port(address)

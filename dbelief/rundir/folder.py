@@ -23,6 +23,8 @@ REDUCTION = "reduction.json"
 """File of a run folder with the bytes that each worker of the last group received from each other worker."""
 ADDRESS = "address"
 """File of a run folder with the coordinator's address; it exists while the run is active."""
+CREDENTIALS = "credentials"
+"""Folder of a run folder with credentials of all roles, where the run's launcher has made some; until its end."""
 
 
 def claim_new(job: Job, holder: str) -> Claim:

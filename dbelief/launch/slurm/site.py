@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dbelief.launch.child_process import ASKED_S, RESTARTS, ChildProcess, Direct, Way
+from dbelief.launch.places import Places
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.security.certificates import make_credentials
 from dbelief.security.identity import load
 
 from .allocation import Allocation
-from .places import Places
 from .silence import Silence
 from .steps import Nodes, SlurmStep
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from dbelief.errors import RuntimeFailure, UserError
 from dbelief.launch.child_process import PROGRAM, Process, describe_exit, spawn
+from dbelief.launch.places import WORKER, Places
 
 from .allocation import Allocation
-from .places import WORKER, Places
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from dbelief.errors import RuntimeFailure
+from dbelief.launch.places import Places
 from dbelief.launch.slurm.allocation import Allocation
-from dbelief.launch.slurm.places import Places
 from dbelief.launch.slurm.steps import Nodes, SlurmStep
 
 

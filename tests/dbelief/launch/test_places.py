@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dbelief.launch.slurm.places import Places
+from dbelief.launch.places import Places
 
 NODES = ["n1", "n2", "n3"]
 

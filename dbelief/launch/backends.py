@@ -1,0 +1,56 @@
+"""Where the processes of a job run, as the user says it in one word."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from dbelief.errors import UserError
+from dbelief.launch.forked_process import ForkServer
+from dbelief.launch.site import LoopbackSite, Site
+
+BACKENDS = ("local", "ssh")
+
+
+@dataclass(frozen=True)
+class Where:
+    """Options of a command that runs a whole job.
+
+    Attributes
+    ----------
+    backend
+        Of `BACKENDS`.
+    hosts
+        File that lists hosts; needed by "ssh", and of no other.
+    remote_command
+        How `dbelief` is started on a host: words for a shell.
+    address
+        Of this machine, as hosts reach it; None: as they see it.
+    """
+
+    backend: str = "local"
+    hosts: Path | None = None
+    remote_command: str = "dbelief"
+    address: str | None = None
+
+    def site(self, server: ForkServer) -> Site:
+        """The site; `server`: for processes of this machine.
+
+        Raises
+        ------
+        UserError
+            Options are missing, or are of another backend; a host has no `dbelief`.
+        RuntimeFailure
+            A host cannot be reached.
+        """
+        if self.backend != "ssh":
+            if self.hosts is not None or self.address is not None:
+                raise UserError(f"--hosts and --address are of --on ssh, and this is --on {self.backend}")
+            return LoopbackSite(server)
+        from dbelief.launch.ssh.hosts import read_hosts
+        from dbelief.launch.ssh.site import SshSite
+
+        if self.hosts is None:
+            raise UserError("--on ssh needs --hosts FILE: a line for each host, HOST or HOST slots=N")
+        return SshSite(read_hosts(self.hosts), shlex.split(self.remote_command), self.address)

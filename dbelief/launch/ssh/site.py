@@ -1,0 +1,142 @@
+"""Hosts that are reached by `ssh` as a cluster's site: the coordinator on this machine, members on the hosts."""
+
+from __future__ import annotations
+
+import ipaddress
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from dbelief.errors import RuntimeFailure, UserError
+from dbelief.launch.child_process import ChildProcess, Direct, Way
+from dbelief.launch.places import Places
+from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.rundir.folder import CREDENTIALS
+from dbelief.security.certificates import make_credentials
+from dbelief.security.identity import load
+
+from .connection import run
+from .hosts import Hosts
+from .member import SshMember
+
+T = TypeVar("T")
+
+DAYS = 365.0
+"""Validity of the job's certificates."""
+ROLES = ("ps", "worker")
+"""Roles of members on hosts."""
+_PROBE = 'echo "$SSH_CONNECTION"; exec "$@" --version'
+"""Prints the connection's addresses, the client's and the host's, and the version of the program."""
+
+
+class Ends(NamedTuple):
+    """Addresses of a connection, this machine's as the host sees it, and the host's."""
+
+    here: str
+    there: str
+
+
+class SshSite:
+    """A `Site` of hosts.
+
+    Parameters
+    ----------
+    slots
+        Workers that each host has room for; more share them.
+    program
+        Words that start `dbelief` on a host.
+    address
+        Of this machine, which all hosts reach; None: the one that they see connections come from.
+
+    Raises
+    ------
+    RuntimeFailure
+        A host cannot be reached.
+    UserError
+        It has no `dbelief`, or another version of it; or hosts see this machine under different addresses.
+    """
+
+    stopped = 130
+
+    def __init__(self, slots: Mapping[str, int], program: Sequence[str], address: str | None = None) -> None:
+        self._hosts, self._places, self._program = Hosts(slots), Places(slots), program
+        self._credentials = Path()
+        ends = dict(zip(slots, _each(slots, lambda host: _probe(host, program)), strict=True))
+        self._here = address or _here(ends)
+        self._listens = {host: self._here if _is_loopback(end.there) else end.there for host, end in ends.items()}
+        self.listen = f"{_bracketed(self._here)}:0"
+
+    @contextmanager
+    def entered(self, logs: Path) -> Iterator[None]:
+        """See `Site`; credentials are in the run folder, where the operator's commands find them, until the end."""
+        self._credentials = logs.parent / CREDENTIALS
+        make_credentials(self._credentials, DAYS, ("localhost",), (self._here, "localhost"))
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, self._credentials, ignore_errors=True)
+            load(self._credentials / "operator", ("operator",))
+            yield
+
+    def registry_folder(self, run: Path, scratch: Path) -> Path:
+        """See `Site`."""
+        return run / "registry"
+
+    def arguments(self, role: str) -> list[str]:
+        """See `Site`."""
+        return [] if role in ROLES else ["--credentials", str(self._credentials / role)]
+
+    def way(self, role: str, name: str) -> Way:
+        """See `Site`."""
+        if role not in ROLES:
+            return Direct()
+        listens = {host: _bracketed(address) for host, address in self._listens.items()}
+        how = self._program, Path.cwd(), self._credentials / role, listens
+        return SshMember(role, name, self._hosts, self._places, *how)
+
+    def look(self, status: wire.StatusReply, shards: Iterable[ChildProcess]) -> None:
+        """See `Site`: `ssh` itself finds out that a host does not answer."""
+
+
+def _probe(host: str, program: Sequence[str]) -> Ends:
+    """Check that a host has this version of the program; the addresses of the connection to it."""
+    try:
+        found = run(host, ["sh", "-c", _PROBE, "sh", *program])
+    except RuntimeFailure as error:
+        if "cannot be reached" in str(error):
+            raise
+        raise UserError(f"{error}; is {' '.join(program)!r} how dbelief is started there? --remote-command") from None
+    connection, _, said = found.partition("\n")
+    if (there := said.split()[-1:]) != [own := version("dbelief")]:
+        raise UserError(f"host {host}: dbelief is of version {' '.join(there) or '?'}, and here of {own}")
+    if len(ends := connection.split()) != 4:
+        raise UserError(f"host {host}: its SSH_CONNECTION is {connection!r}, which names no addresses")
+    return Ends(ends[0], ends[2])
+
+
+def _here(ends: Mapping[str, Ends]) -> str:
+    """This machine's address; a host on loopback reaches every other one too."""
+    seen = {end.here: host for host, end in ends.items()}
+    apart = {address: host for address, host in seen.items() if not _is_loopback(address)}
+    if len(apart) > 1:
+        each = ", ".join(f"{address} ({host})" for address, host in apart.items())
+        raise UserError(f"hosts see this machine under several addresses: {each}; --address: one that all reach")
+    return next(iter(apart or seen))
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def _bracketed(address: str) -> str:
+    """As part of HOST:PORT."""
+    return f"[{address}]" if ":" in address else address
+
+
+def _each(hosts: Iterable[str], work: Callable[[str], T]) -> list[T]:
+    """Results of `work` of all hosts at a time; the first failure is raised when all have ended."""
+    hosts = list(hosts)
+    with ThreadPoolExecutor(min(32, len(hosts)), "ssh") as threads:
+        return list(threads.map(work, hosts))
