@@ -27,7 +27,8 @@ from ..tables.holdings import TableHoldings, total
 from ..tables.row_history import RowHistory
 from ..tables.step import form_of, step_rows
 from .copy_on_write import SnapshotView
-from .segment import Into, Outcome, Segment
+from .packed import Into
+from .segment import Outcome, Segment
 
 _STAMPS = (1 << 32) - 1
 

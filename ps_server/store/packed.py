@@ -5,11 +5,16 @@ Packed numbers are rows of one number (`dbelief.sparse.table`), with positions a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from dbelief.core.layout import SegmentSpan
 from dbelief.errors import Rejected
 from dbelief.sparse.table import rises, unpack
+
+Into = Callable[[int], np.ndarray]
+"""Returns the float32 array of so many numbers that receives what is read."""
 
 
 def check_packed(span: SegmentSpan, values: np.ndarray) -> None:
@@ -35,8 +40,8 @@ def whole(packed: np.ndarray, length: int) -> np.ndarray:
     return numbers
 
 
-def numbers_at(span: SegmentSpan, vector: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """(n,) numbers of a segment's vector at (n,) int64 positions, in any order.
+def numbers_at(span: SegmentSpan, vector: np.ndarray, positions: np.ndarray, into: Into | None = None) -> np.ndarray:
+    """(n,) numbers of a segment's vector at (n,) int64 positions, in any order; in the array of `into`, if any.
 
     Raises
     ------
@@ -45,4 +50,7 @@ def numbers_at(span: SegmentSpan, vector: np.ndarray, positions: np.ndarray) -> 
     """
     if positions.size and not 0 <= int(positions.min()) <= int(positions.max()) < span.length:
         raise Rejected(f"segment {span.index}: positions outside of its {span.length} numbers")
-    return np.asarray(vector[positions])
+    found = np.asarray(vector[positions])
+    if into is not None:
+        into(found.size)[:] = found
+    return found

@@ -43,10 +43,7 @@ from .concurrency import TimedLock
 from .copy_on_write import SnapshotView
 from .journal import DropStagedRecord, ForgetRecord, JournalRecord, RoundRecord
 from .ledger import PushLedger
-from .packed import check_packed, numbers_at
-
-Into = Callable[[int], np.ndarray]
-"""Returns the float32 array of so many numbers that receives what is read."""
+from .packed import Into, check_packed, numbers_at
 
 VERSIONS_PER_INCARNATION = 1 << 40
 """Versions reserved for each incarnation of a shard: enough for four months at 100,000 pushes per second."""
@@ -200,10 +197,7 @@ class Segment:
         """(n,) numbers of a named vector at (n,) int64 positions; raises Rejected where it has none there."""
         if not self.holds(vector):
             raise Rejected(f"segment {self.span.index}: no vector {vector!r} yet")
-        found = numbers_at(self.span, self.vectors[vector], positions)
-        if into is not None:
-            into(found.size)[:] = found
-        return found
+        return numbers_at(self.span, self.vectors[vector], positions, into)
 
     def received(self, push: Push) -> Push:
         """A push from a replica as it is here, and in the journal."""

@@ -30,9 +30,10 @@ from .admission import PushAdmission
 from .bucket import new_bucket
 from .exchange_cache import Answer, ExchangeReplyCache
 from .journal import PushRecord
+from .packed import Into
 from .pulled_numbers import PulledNumbers
 from .quorum import Quorum
-from .segment import Into, Outcome, Segment
+from .segment import Outcome, Segment
 from .staleness import StalenessBarrier
 
 T = TypeVar("T")

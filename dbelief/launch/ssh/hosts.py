@@ -55,7 +55,7 @@ def _host(words: list[str], where: str) -> tuple[str, int]:
     return name, slots
 
 
-class Hosts:
+class ReachableHosts:
     """Which hosts get members now: all but those whose connection has broken a short time ago.
 
     Parameters

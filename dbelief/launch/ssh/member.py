@@ -15,7 +15,7 @@ from dbelief.launch.child_process import Process, describe_exit, spawn
 from dbelief.launch.places import Places
 
 from .connection import BROKEN, command_line
-from .hosts import Hosts
+from .hosts import ReachableHosts
 
 _GUARD = """exec 3<&0
 mask=$(umask)
@@ -62,7 +62,7 @@ class SshMember:
         self,
         role: str,
         name: str,
-        hosts: Hosts,
+        hosts: ReachableHosts,
         places: Places,
         program: Sequence[str],
         folder: Path,

@@ -20,7 +20,7 @@ from dbelief.security.certificates import make_credentials
 from dbelief.security.identity import load
 
 from .connection import run
-from .hosts import Hosts
+from .hosts import ReachableHosts
 from .member import SshMember
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class SshSite:
     stopped = 130
 
     def __init__(self, slots: Mapping[str, int], program: Sequence[str], address: str | None = None) -> None:
-        self._hosts, self._places, self._program = Hosts(slots), Places(slots), program
+        self._hosts, self._places, self._program = ReachableHosts(slots), Places(slots), program
         self._credentials = Path()
         ends = dict(zip(slots, _each(slots, lambda host: _probe(host, program)), strict=True))
         self._here = address or _here(ends)

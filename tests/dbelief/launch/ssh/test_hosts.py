@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dbelief.errors import UserError
-from dbelief.launch.ssh.hosts import LOST_S, Hosts, read_hosts
+from dbelief.launch.ssh.hosts import LOST_S, ReachableHosts, read_hosts
 
 LISTED = """
 # the office
@@ -52,7 +52,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_a_host_that_was_lost_gets_members_again_later(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
-    hosts = Hosts({"a": 1, "b": 2}, lambda: now[0])
+    hosts = ReachableHosts({"a": 1, "b": 2}, lambda: now[0])
     assert hosts.left() == ["a", "b"]
     hosts.broke("a")
     hosts.broke("a")
@@ -63,7 +63,7 @@ def test_a_host_that_was_lost_gets_members_again_later(caplog: pytest.LogCapture
 
 
 def test_where_all_hosts_are_lost_each_is_tried(caplog: pytest.LogCaptureFixture) -> None:
-    hosts = Hosts({"a": 1, "b": 1}, lambda: 0.0)
+    hosts = ReachableHosts({"a": 1, "b": 1}, lambda: 0.0)
     hosts.broke("a")
     hosts.broke("b")
     assert hosts.left() == ["a", "b"]

@@ -10,7 +10,7 @@ import pytest
 
 from dbelief.launch.child_process import Process
 from dbelief.launch.places import Places
-from dbelief.launch.ssh.hosts import Hosts
+from dbelief.launch.ssh.hosts import ReachableHosts
 from dbelief.launch.ssh.member import SshMember
 from tests.dbelief.launch.processes import runs, soon
 
@@ -30,7 +30,7 @@ class Member:
     """A member that runs a shell's command in place of `dbelief`."""
 
     def __init__(self, folder: Path, command: str, slots: dict[str, int]) -> None:
-        self.folder, self.hosts, self.started = folder, Hosts(slots), list[Process]()
+        self.folder, self.hosts, self.started = folder, ReachableHosts(slots), list[Process]()
         program = ["sh", "-c", command, str(folder)]
         listens = dict.fromkeys(slots, "127.0.0.1")
         credentials = folder / "credentials"
