@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points, version
@@ -117,7 +116,7 @@ _whole_job = adding(
             "--hosts",
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help="With --on ssh: a line for each host, HOST or HOST slots=N, N the workers that it has room for.",
+            help="With --on ssh: a line for each host, HOST or HOST slots=N, N the members that it has room for.",
         ),
         click.option(
             "--remote-command",
@@ -152,7 +151,7 @@ def _run_whole(
 
         pictures = PicturesAtEnd if are_wanted() else None
         fields = parse_overrides(overrides)
-        site = Where(backend, hosts, remote_command, address).site(server)
+        site = Where(backend, hosts, remote_command, address).site(server, job_file, fields)
         code = run_job(job_file, fields, **options, site=site, pictures=pictures, script=script)
     raise SystemExit(code)
 
@@ -190,8 +189,7 @@ def run_command(
     started again, up to three times, unless all fail before they have joined, by the same error of their code. Exit
     code 3: the model is trained and written, and its last evaluation failed.
     """
-    command = [sys.executable, *script] if script[0].endswith(".py") else script
-    _run_whole(job_file, (*overrides, f"replicas={workers}") if workers else overrides, script=command, **options)
+    _run_whole(job_file, (*overrides, f"replicas={workers}") if workers else overrides, script=script, **options)
 
 
 @main.command("sweep")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from dbelief.errors import UserError
+from dbelief.job import load_job
 from dbelief.launch.forked_process import ForkServer
 from dbelief.launch.site import LoopbackSite, Site
+from dbelief.url import Url
 
 BACKENDS = ("local", "ssh")
 
@@ -24,7 +27,7 @@ class Where:
     hosts
         File that lists hosts; needed by "ssh", and of no other.
     remote_command
-        How `dbelief` is started on a host: words for a shell.
+        How `dbelief` is started on a host: words, without a shell's variables.
     address
         Of this machine, as hosts reach it; None: as they see it.
     """
@@ -34,8 +37,8 @@ class Where:
     remote_command: str = "dbelief"
     address: str | None = None
 
-    def site(self, server: ForkServer) -> Site:
-        """The site; `server`: for processes of this machine.
+    def site(self, server: ForkServer, job_file: Path, overrides: Mapping[str, str]) -> Site:
+        """The site of a job; `server`: for processes of this machine.
 
         Raises
         ------
@@ -53,4 +56,13 @@ class Where:
 
         if self.hosts is None:
             raise UserError("--on ssh needs --hosts FILE: a line for each host, HOST or HOST slots=N")
-        return SshSite(read_hosts(self.hosts), shlex.split(self.remote_command), self.address)
+        try:
+            program = shlex.split(self.remote_command)
+        except ValueError as error:
+            raise UserError(f"--remote-command {self.remote_command!r}: {error}") from None
+        if not program:
+            raise UserError("--remote-command is empty; it is how dbelief is started on a host")
+        job = load_job(job_file, overrides)
+        if job.record and isinstance(job.output, Url):
+            raise UserError("record: true needs a run folder that all hosts share, and output is an object store")
+        return SshSite(read_hosts(self.hosts), program, self.address, shares=not isinstance(job.output, Url))

@@ -62,7 +62,7 @@ class ForkedProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end, and for adopted orphans; raises `subprocess.TimeoutExpired`.
+        """Wait for its end, and first for adopted orphans that have ended; raises `subprocess.TimeoutExpired`.
 
         Cost: a look at all children, and then none until it ends: a launcher waits all the time beside its job.
         """

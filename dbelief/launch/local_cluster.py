@@ -112,7 +112,8 @@ class LocalCluster:
         self._unevaluated = False
         self._site = site or LoopbackSite()
         self._page = page
-        self._parts = split_cores(available_cores(), job.replicas) if job.pin_cores and job.replicas else []
+        pins = job.pin_cores and job.replicas and isinstance(self._site, LoopbackSite)
+        self._parts = split_cores(available_cores(), job.replicas) if pins else []
         for tracker in job.track:
             check_usable(tracker)
         if isinstance(self._site, LoopbackSite):
@@ -484,6 +485,7 @@ class LocalCluster:
         fate, started = child.fate(), child.started
         alive = child.restart_if_due(time.monotonic())
         if child.started > started:
+            self._abandoned.discard(child.name)
             log.warning(f"{fate}; started again ({started} of {child.restarts} times)")
         elif not alive and child.name not in self._abandoned:
             self._abandoned.add(child.name)

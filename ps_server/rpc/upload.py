@@ -134,7 +134,8 @@ class UploadHandler(ABC):
         if area is None or (self._push.packed or span.by_key) != (part.at >= 0):
             raise Rejected(f"segment {part.index}: lies in shared memory, and the opening does not say where")
         if part.at >= 0:
-            return area.part(part.index, part.at, part.length)
+            rows = area.part(part.index, part.at, part.length)
+            return rows.copy() if self._push.packed else rows  # its positions are checked, and then used
         part.length = span.length  # always a complete segment
         return area.of(span)
 

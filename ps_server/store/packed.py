@@ -50,7 +50,8 @@ def numbers_at(span: SegmentSpan, vector: np.ndarray, positions: np.ndarray, int
     """
     if positions.size and not 0 <= int(positions.min()) <= int(positions.max()) < span.length:
         raise Rejected(f"segment {span.index}: positions outside of its {span.length} numbers")
-    found = np.asarray(vector[positions])
-    if into is not None:
-        into(found.size)[:] = found
-    return found
+    if into is None:
+        return np.asarray(vector[positions])
+    out = into(positions.size)
+    out[:] = vector[positions]
+    return out

@@ -12,6 +12,8 @@ from dbelief.errors import RuntimeFailure, UserError
 CONNECT_S = 10
 ALIVE_S, ALIVE_COUNT = 5, 3
 """A connection without an answer to so many questions, this many seconds apart, has broken."""
+_APART = "ControlMaster=no", "ControlPath=none", "ClearAllForwardings=yes", "RemoteCommand=none", "LogLevel=ERROR"
+"""Options that a user may have set for sessions at a terminal: a member has a connection of its own, and no other."""
 COMMAND_S = 60.0
 BROKEN = 255
 """Exit code of `ssh` for a connection that cannot be made, or has broken."""
@@ -34,25 +36,26 @@ def ssh_client() -> str:
 def command_line(host: str, words: Sequence[str], options: Sequence[str] = ()) -> list[str]:
     """Command line that runs words on a host; what `ssh` sends is one line for the shell of the host's user."""
     alive = f"ServerAliveInterval={ALIVE_S}", f"ServerAliveCountMax={ALIVE_COUNT}", f"ConnectTimeout={CONNECT_S}"
-    always = [part for option in ("BatchMode=yes", *alive) for part in ("-o", option)]
+    always = [part for option in ("BatchMode=yes", *_APART, *alive) for part in ("-o", option)]
     return [ssh_client(), "-T", *always, *options, host, "--", shlex.join(words)]
 
 
-def run(host: str, words: Sequence[str], stdin: bytes = b"") -> str:
-    """Run a command on a host to its end; what it printed.
+def run(host: str, script: str, *words: str) -> str:
+    """Run a shell's script with arguments on a host to its end; what it printed.
 
     Raises
     ------
     RuntimeFailure
-        The host cannot be reached, or the command failed or took more than `COMMAND_S`; names the host.
+        The host cannot be reached, or the script failed or took more than `COMMAND_S`; names the host.
     """
+    command = command_line(host, ["sh", "-c", script, "sh", *words])
     try:
-        ended = subprocess.run(command_line(host, words), input=stdin, capture_output=True, timeout=COMMAND_S)
+        ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_S)
     except subprocess.TimeoutExpired:
-        raise RuntimeFailure(f"host {host}: {words[0]} took more than {COMMAND_S:g} s") from None
+        raise RuntimeFailure(f"host {host} did not answer within {COMMAND_S:g} s") from None
     said = ended.stderr.decode(errors="replace").strip().splitlines()
     if ended.returncode == BROKEN:
         raise RuntimeFailure(f"host {host} cannot be reached: {said[-1] if said else 'ssh gave no reason'}")
     if ended.returncode:
-        raise RuntimeFailure(f"host {host}: {words[0]} failed: {said[-1] if said else f'code {ended.returncode}'}")
+        raise RuntimeFailure(f"host {host}: {said[-1] if said else f'exit code {ended.returncode}'}")
     return ended.stdout.decode(errors="replace")

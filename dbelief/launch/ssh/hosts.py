@@ -16,10 +16,10 @@ LOST_S = 30.0
 
 
 def read_hosts(file: Path) -> dict[str, int]:
-    """Hosts, as `ssh` is given them, with the workers that each has room for.
+    """Hosts, as `ssh` is given them, with the members that each has room for.
 
     A line has a host name, `USER@HOST`, or a name of `~/.ssh/config`, and `slots=N` behind it where the host is to get
-    several workers. What follows a `#` is a comment.
+    several members. What follows a `#` is a comment.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def read_hosts(file: Path) -> dict[str, int]:
         if words := line.partition("#")[0].split():
             name, slots = _host(words, f"{file}:{number}")
             if name in hosts:
-                raise UserError(f"{file}:{number}: host {name} a second time; several workers: slots=N")
+                raise UserError(f"{file}:{number}: host {name} a second time; several members: slots=N")
             hosts[name] = slots
     if not hosts:
         raise UserError(f"{file}: no host; a line for each: HOST, or HOST slots=N")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import signal
 import subprocess
 import tarfile
 from collections.abc import Mapping, Sequence
@@ -21,22 +22,32 @@ _GUARD = """exec 3<&0
 mask=$(umask)
 umask 077
 own=$(mktemp -d "${TMPDIR:-/tmp}/dbelief-credentials-XXXXXXXX") || exit 1
-trap 'rm -rf "$own"' EXIT
+program=
+end() {
+  [ -z "$program" ] || kill -s KILL -- "-$program" "$program"
+  rm -rf "$own"
+} 2>/dev/null
+trap end EXIT
+trap 'exit 1' HUP INT TERM
 IFS= read -r packed <&3 || exit 1
 printf %s "$packed" | base64 -d | tar -xof - -C "$own" || exit 1
 umask "$mask"
 cd "$1" 2>/dev/null || cd
 shift
-DBELIEF_CREDENTIALS=$own "$@" </dev/null &
+! command -v setsid >/dev/null || set -- setsid "$@"
+DBELIEF_CREDENTIALS=$own "$@" </dev/null 3<&- &
 program=$!
-(while read -r name <&3; do kill -s "$name" "$program"; done; kill -s KILL "$program") >/dev/null 2>&1 &
+(while read -r name <&3; do kill -s "$name" "$program"; done
+kill -s KILL -- "-$program" "$program") >/dev/null 2>&1 &
 reader=$!
 wait "$program"
 code=$?
 kill "$reader" 2>/dev/null
+[ "$code" -ne 255 ] || code=1
 exit "$code\""""
 """Runs a program on a host. On its input come credentials, as a tar file in base64, which exist while it runs, and then
-names of signals; SIGKILL where the input ends: ssh forwards no signals, and a program would outlive its connection."""
+names of signals. Where the input ends, it is killed with all processes that it has started: ssh forwards no signals,
+and a program would outlive its connection. 255 is the exit code of `ssh` itself."""
 _SIGNAL = 128
 """A shell's exit code of a program that signal n has killed is 128 + n."""
 
@@ -56,7 +67,7 @@ class SshMember:
         By host, the address that the member listens on, by which other members connect.
     """
 
-    noise: tuple[str, ...] = ("ssh: ", "Connection ", "Timeout, server ")
+    noise: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -85,7 +96,7 @@ class SshMember:
         self._ended = None
         self._host = self._places.put(self._role, self._name, self._hosts.left())
         role, *more = arguments  # behind which may be the words of a script
-        listening = ["--listen", f"{self._listens[self._host]}:0"]
+        listening = [] if "--" in more else ["--listen", f"{self._listens[self._host]}:0"]  # a script does not listen
         words = ["sh", "-c", _GUARD, "sh", str(self._folder), *self._program, role, *listening, *more]
         return command_line(self._host, words)
 
@@ -100,7 +111,7 @@ class SshMember:
                 self._hosts.broke(self._host)
                 self._ended = 1, f"was lost with the connection to host {self._host}"
             else:
-                code = _SIGNAL - code if code > _SIGNAL else code
+                code = _SIGNAL - code if code - _SIGNAL in signal.valid_signals() else code
                 self._ended = code, f"on host {self._host} {describe_exit(code)}"
             if self._ended[0] not in (0, UserError.exit_code):
                 self._places.failed(self._host)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
+import secrets
 import shutil
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -22,6 +25,8 @@ from dbelief.security.identity import load
 from .connection import run
 from .hosts import ReachableHosts
 from .member import SshMember
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -46,27 +51,34 @@ class SshSite:
     Parameters
     ----------
     slots
-        Workers that each host has room for; more share them.
+        Members that each host has room for; more share them.
     program
         Words that start `dbelief` on a host.
     address
         Of this machine, which all hosts reach; None: the one that they see connections come from.
+    shares
+        Whether the run folder must be one that all hosts share.
 
     Raises
     ------
     RuntimeFailure
         A host cannot be reached.
     UserError
-        It has no `dbelief`, or another version of it; or hosts see this machine under different addresses.
+        It has no `dbelief`, or another version of it; or hosts see this machine under different addresses, or under
+        one that it does not have.
     """
 
     stopped = 130
 
-    def __init__(self, slots: Mapping[str, int], program: Sequence[str], address: str | None = None) -> None:
+    def __init__(
+        self, slots: Mapping[str, int], program: Sequence[str], address: str | None = None, shares: bool = False
+    ) -> None:
+        self._shares = shares
         self._hosts, self._places, self._program = ReachableHosts(slots), Places(slots), program
         self._credentials = Path()
         ends = dict(zip(slots, _each(slots, lambda host: _probe(host, program)), strict=True))
-        self._here = address or _here(ends)
+        self._here = address.strip("[]") if address else _here(ends)
+        _check_own(self._here)
         self._listens = {host: self._here if _is_loopback(end.there) else end.there for host, end in ends.items()}
         self.listen = f"{_bracketed(self._here)}:0"
 
@@ -74,11 +86,29 @@ class SshSite:
     def entered(self, logs: Path) -> Iterator[None]:
         """See `Site`; credentials are in the run folder, where the operator's commands find them, until the end."""
         self._credentials = logs.parent / CREDENTIALS
+        if self._shares:
+            self._check_shared(logs.parent)
+        shutil.rmtree(self._credentials, ignore_errors=True)  # of a launcher that was killed
         make_credentials(self._credentials, DAYS, ("localhost",), (self._here, "localhost"))
         with ExitStack() as stack:
             stack.callback(shutil.rmtree, self._credentials, ignore_errors=True)
             load(self._credentials / "operator", ("operator",))
+            log.info(f"{len(self._hosts.slots)} hosts; credentials for dbelief top: {self._credentials / 'operator'}")
             yield
+
+    def _check_shared(self, folder: Path) -> None:
+        """Check that hosts see a folder of this machine: shards write their part of each snapshot set there."""
+        marker = folder / f".shared-{secrets.token_hex(8)}"
+        marker.touch()
+        try:
+            found = _each(self._hosts.slots, lambda host: run(host, '! [ -e "$1" ] || echo there', str(marker)))
+        finally:
+            marker.unlink()
+        if apart := [host for host, said in zip(self._hosts.slots, found, strict=True) if not said.strip()]:
+            raise UserError(
+                f"host {apart[0]} does not share {folder}, where shards write snapshot sets and logs of pushes: a job "
+                "on several hosts needs a folder that all share, or an object store: output: s3://..."
+            )
 
     def registry_folder(self, run: Path, scratch: Path) -> Path:
         """See `Site`."""
@@ -103,12 +133,12 @@ class SshSite:
 def _probe(host: str, program: Sequence[str]) -> Ends:
     """Check that a host has this version of the program; the addresses of the connection to it."""
     try:
-        found = run(host, ["sh", "-c", _PROBE, "sh", *program])
+        found = run(host, _PROBE, *program)
     except RuntimeFailure as error:
         if "cannot be reached" in str(error):
             raise
         raise UserError(f"{error}; is {' '.join(program)!r} how dbelief is started there? --remote-command") from None
-    connection, _, said = found.partition("\n")
+    *_, connection, said = ["", "", *found.splitlines()]  # the user's shell may have said something before
     if (there := said.split()[-1:]) != [own := version("dbelief")]:
         raise UserError(f"host {host}: dbelief is of version {' '.join(there) or '?'}, and here of {own}")
     if len(ends := connection.split()) != 4:
@@ -124,6 +154,19 @@ def _here(ends: Mapping[str, Ends]) -> str:
         each = ", ".join(f"{address} ({host})" for address, host in apart.items())
         raise UserError(f"hosts see this machine under several addresses: {each}; --address: one that all reach")
     return next(iter(apart or seen))
+
+
+def _check_own(address: str) -> None:
+    """Check that an address is this machine's: the coordinator listens there."""
+    try:
+        found = ipaddress.ip_address(address)
+        with socket.socket(socket.AF_INET6 if found.version == 6 else socket.AF_INET) as probe:
+            probe.bind((address, 0))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"hosts see this machine as {address}, where it cannot listen ({error}), as behind NAT or a jump host; "
+            "--address: one of its own that all hosts reach"
+        ) from None
 
 
 def _is_loopback(address: str) -> bool:

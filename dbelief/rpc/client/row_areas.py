@@ -56,13 +56,19 @@ class RowAreas:
 
     @contextmanager
     def taken(self, size: int) -> Iterator[np.ndarray]:
-        """An array of at least so many numbers, until the context ends."""
+        """An array of at least so many numbers, until the context ends; after a failure it is not used again.
+
+        A shard may then still access it.
+        """
         area = self._take(size)
-        try:
-            yield area
-        finally:
-            with self._lock:
-                self._idle.append(area)
+        yield area
+        with self._lock:
+            self._idle.append(area)
+
+    def close(self) -> None:
+        """Free the arrays."""
+        with self._lock:
+            self._idle.clear()
 
     @contextmanager
     def holding(self, packed: Mapping[int, np.ndarray]) -> Iterator[PushedRows]:
@@ -84,10 +90,10 @@ class RowAreas:
                 found = min(fitting, key=len)
                 self._idle = [area for area in self._idle if area is not found]
                 return found
-            self._idle.clear()  # sizes differ little from call to call: these have become too small
+            self._idle.clear()  # too small for calls as they have become
         return self._array(max(_LEAST, 1 << (size - 1).bit_length()))
 
 
 def even(size: int) -> int:
-    """The next even number: a key has 64 bits, and begins at a multiple of them."""
+    """The next even number, or the same: a key has 64 bits, and begins at a multiple of them."""
     return size + size % 2

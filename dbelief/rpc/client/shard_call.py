@@ -119,7 +119,7 @@ class ShardCall(ABC):
 
     @property
     def has_rows(self) -> bool:
-        """Whether rows of tables travel in its messages: their buckets are the last ones."""
+        """Whether it has rows of tables that are in no array for shards: their buckets are the last ones."""
         return self.run[-1].by_key
 
     @property

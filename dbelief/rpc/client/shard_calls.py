@@ -139,7 +139,7 @@ class ShardCalls:
 
         Calls after a migration are added, and pulls that follow a push in its stream. `meanwhile`: see `push`.
         """
-        # Few numbers that travel with rows take one way with them, which a reference to memory cannot.
+        # Few numbers take one way with rows that travel in messages: a reference to memory would keep both from it.
         shared = (call for call in calls if not (call.has_rows and self._direct.wanted and call.size <= DIRECT_SIZE))
         blocks = self._share([one for call in shared for one in call.together()])
         began_in = self.placement.epoch

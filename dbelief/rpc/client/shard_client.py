@@ -17,6 +17,7 @@ import numpy as np
 
 from dbelief.arrays.push_source import PushSource
 from dbelief.arrays.vector_kernels import compiled
+from dbelief.core.absent import FEW
 from dbelief.core.layout import Range, SegmentSpan
 from dbelief.core.placement import Fetch, Placement, ShardPlacement
 from dbelief.core.push import PARAMETERS, Push, Pusher, PushResult
@@ -76,7 +77,7 @@ class ShardedParameterClient(ShardCalls):
         super().__init__(job, placement, pusher, deadline_s, refresh, shares_memory, direct)
         self._codecs, self._fetched = codecs, ReceivedNumbers() if codecs.differences else None
         self._residuals: dict[str, np.ndarray] = {}  # by vector: residual of its pushes
-        self._areas = RowAreas(self.array)
+        self._areas = RowAreas(self._sharing.array)
         self._rule = segments.Rule(name=rule[0], options=rule[1])
         self.cover(part)
 
@@ -162,7 +163,13 @@ class ShardedParameterClient(ShardCalls):
         """An array of so many numbers that shards may access; None where none of them does, or they are very many."""
         return self._areas.taken(size) if self._shares(size) else nullcontext()
 
+    def close(self) -> None:
+        """See `ShardCalls.close`."""
+        super().close()
+        self._areas.close()
+
     def _shares(self, size: int) -> bool:
+        """Whether so many numbers of rows lie in an array that shards may access."""
         return 0 < size <= MOST_HELD and self._sharing.expects(self.placement.places)
 
     def _asked(self, table: SparseTable) -> segments.Codec.ValueType:
@@ -202,7 +209,7 @@ class ShardedParameterClient(ShardCalls):
         """
         parts = [(span, own) for span, own in self._segments_of(positions) if own.start < own.stop]
         packed = {span.index: pack(positions[own] - span.start, values[own]) for span, own in parts}
-        with self._held(packed, _NO_NUMBERS, push) as rows:
+        with self._held(packed, _NO_NUMBERS, push, None) as rows:
             upload = VectorUpload(_NO_NUMBERS, versions, push, self._rule, self._origin, rows=rows)
             calls: list[ShardCall] = [
                 PushCall(self.job, place, run, upload, self._payloads(push)) for place, run in self._runs()
@@ -211,16 +218,17 @@ class ShardedParameterClient(ShardCalls):
         return result_of(calls)
 
     def _held(
-        self, packed: Mapping[int, np.ndarray], values: np.ndarray | PushSource, push: Push
+        self, packed: Mapping[int, np.ndarray], values: np.ndarray | PushSource, push: Push, fetch: Fetch | None
     ) -> AbstractContextManager[PushedRows]:
-        """Packed rows, in an array that shards may access where they may access the numbers pushed with them too.
+        """Packed rows, in an array that shards may access where they may access all numbers of the call.
 
-        Few numbers that travel with rows take one way with them.
+        Else all of them travel in messages: what a call names in memory keeps it from direct streams.
         """
         encoded = self._codecs.push is not None and not push.assign
         apart = not isinstance(values, np.ndarray) or (
             values.size > 0 and (encoded or self._sharing.find(values) is None)
         )
+        apart |= (fetch is not None and self._codecs.pull is not None) or len(push.absent) > FEW
         if apart or any(index in self._codecs.tables for index in packed):
             return nullcontext(PushedRows(packed))
         shared = self._shares(sum(even(rows.size) for rows in packed.values()))
@@ -275,7 +283,7 @@ class ShardedParameterClient(ShardCalls):
         """
         if fetch is not None and isinstance(values, np.ndarray) and np.may_share_memory(values, fetch.out):
             raise ValueError("the gradient and the array for the parameters overlap")
-        with self._held(rows or {}, values, push) as held:
+        with self._held(rows or {}, values, push, fetch) as held:
             how = values, versions, push, self._rule, self._origin
             upload = VectorUpload(*how, within=within, rows=held, tables=self._codecs.tables)
             return self._send(upload, rows is not None, fetch, meanwhile)

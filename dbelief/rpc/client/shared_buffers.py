@@ -127,7 +127,7 @@ class SharedBuffers:
                 self._changes += 1
 
     def expects(self, places: Iterable[ShardPlacement]) -> bool:
-        """Whether one of these shards has attached blocks, or has not been offered one."""
+        """Whether one of these shards accepts blocks, or has not been offered one."""
         if not self._wanted:
             return False
         with self._lock:

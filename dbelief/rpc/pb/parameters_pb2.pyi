@@ -809,8 +809,8 @@ class PushOpening(_message.Message):
     ABSENT_FIELD_NUMBER: _builtins.int
     ROW_FACTOR_FIELD_NUMBER: _builtins.int
     RECEIVED_S_FIELD_NUMBER: _builtins.int
-    SHARED_ROWS_FIELD_NUMBER: _builtins.int
     PACKED_FIELD_NUMBER: _builtins.int
+    SHARED_ROWS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """number of this push on this vector, counting from 1 without gaps"""
     base: _builtins.int
@@ -891,7 +891,9 @@ class PushOpening(_message.Message):
 
     @_builtins.property
     def shared_rows(self) -> _segments_pb2.SharedArray:
-        """location of packed rows that are not in messages; absent: all are in messages"""
+        """and then n numbers; all its others are 0. Default false
+        location of packed rows that are not in messages; absent: all are in messages
+        """
 
     def __init__(
         self,
@@ -919,8 +921,8 @@ class PushOpening(_message.Message):
         absent: _abc.Iterable[_builtins.int] | None = ...,
         row_factor: _builtins.float | None = ...,
         received_s: _builtins.int = ...,
-        shared_rows: _segments_pb2.SharedArray | None = ...,
         packed: _builtins.bool = ...,
+        shared_rows: _segments_pb2.SharedArray | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "_pull", b"_pull", "_row_factor", b"_row_factor", "base", b"base", "bundle", b"bundle", "pull", b"pull", "pusher", b"pusher", "row_factor", b"row_factor", "rule", b"rule", "shared", b"shared", "shared_answers", b"shared_answers", "shared_rows", b"shared_rows", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from dbelief.checkpoint.set_storage import LocalSets
+from dbelief.codec import make_codec
 from dbelief.core.layout import make_segments
-from dbelief.core.placement import Placement
+from dbelief.core.placement import Fetch, Placement
 from dbelief.core.push import Push, Pusher
 from dbelief.errors import DbeliefError, UserError
 from dbelief.optim import make_row_rule
@@ -26,6 +27,7 @@ from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.pb.segments_pb2 import SharedArray, SharedRows
 from dbelief.rpc.server import server
 from dbelief.rpc.wire import bulk, message_socket
+from dbelief.rpc.wire.payloads import Codecs
 from dbelief.sparse.row_hash import table_salt
 from dbelief.sparse.table import SparseTable, pack
 from tests.ps_server.replication.chained import Chained
@@ -139,10 +141,11 @@ def test_rows_beyond_the_longest_message_travel_in_pieces(
     np.testing.assert_array_equal(found, USER.initial(keys) - np.float32(0.1) * gradients)
 
 
-def test_a_follower_has_the_rows_that_came_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shares", [True, False])
+def test_a_follower_has_the_rows_of_shared_memory_and_of_pieces(monkeypatch: pytest.MonkeyPatch, shares: bool) -> None:
     monkeypatch.setattr(bulk, "LONGEST_PAYLOAD", 100)
     with closing(Chained(spans=DENSE, tables=RULES)) as job:
-        replica = Replica(job, refresh=lambda: job.placement, shares_memory=False)
+        replica = Replica(job, refresh=lambda: job.placement, shares_memory=shares)
         rng = np.random.default_rng(0)
         for number in range(2):
             job.whole(number)
@@ -239,6 +242,7 @@ def attached(replica: Replica, area: np.ndarray) -> SharedArray:
     return SharedArray(block=location.block.name, offset=location.offset)
 
 
+USER_ROW = first_keys()[0][1][:1], np.ones((1, USER.width), np.float32)
 ROWS = {"segments": [USER.first], "versions": [0], "starts": [0], "lengths": [6]}
 
 
@@ -288,6 +292,36 @@ def test_rows_in_shared_memory_are_written_where_they_were_asked_for(start: Star
             stream.answer()
     np.testing.assert_array_equal(area[5:9], USER.initial(np.array([key]))[0])
     assert np.isnan(area[[0, 3, 4, *range(9, 61)]]).all()
+
+
+def test_an_area_of_a_call_that_failed_is_not_used_again(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = Replica(start(spans=DENSE, tables=RULES))
+    assert same(replica)
+    areas = replica.client._areas
+    (before,) = areas._idle
+    run = replica.client._run
+    monkeypatch.setattr(replica.client, "_run", lambda calls: run([]) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        replica.read()
+    assert areas._idle == []
+    monkeypatch.setattr(replica.client, "_run", run)
+    assert same(replica)
+    (after,) = areas._idle
+    assert after is not before
+    replica.client.close()
+    assert areas._idle == []
+
+
+def test_rows_whose_call_has_numbers_in_messages_travel_with_them(start: Start) -> None:
+    """A call that names memory would go over gRPC, and not over a direct stream."""
+    job = start(spans=DENSE, tables=RULES)
+    codecs = Codecs(pull=make_codec("bf16", {})).compiled()
+    replica = Replica(job, codecs=codecs, direct=True)
+    out, versions = replica.client.array(job.placement.size), job.held()
+    push, packed = Push(A, 1, np.float32(0.1)), {USER.first: pack(*USER_ROW)}
+    replica.client.push(replica.values, replica.versions, push, Fetch(out, versions, 0), rows=packed)
+    assert replica.client.shared_sent == 0
+    assert replica.client.sent == replica.values.nbytes + packed[USER.first].nbytes
 
 
 def test_a_push_goes_on_where_finished_buckets_have_moved(

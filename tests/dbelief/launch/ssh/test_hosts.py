@@ -35,7 +35,7 @@ def test_hosts_with_their_slots(tmp_path: Path) -> None:
         ("a\nb slots=0", "hosts.txt:2: 'slots=0' behind host b; what may stand there is slots=N, N from 1"),
         ("a cores=3", "hosts.txt:1: 'cores=3' behind host a"),
         ("a slots=two", "hosts.txt:1: 'slots=two' behind host a"),
-        ("a\n\na slots=2", "hosts.txt:3: host a a second time; several workers: slots=N"),
+        ("a\n\na slots=2", "hosts.txt:3: host a a second time; several members: slots=N"),
         ("-oProxyCommand=x", "hosts.txt:1: '-oProxyCommand=x' is no host"),
     ],
 )

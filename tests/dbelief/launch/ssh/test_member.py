@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,6 +106,25 @@ def test_a_killed_program_is_named_as_such(member: Member) -> None:
     process = member.start()
     subprocess.run(["kill", "-KILL", str(member.pid)], check=True)
     assert member.way.fate(ended(process)) == (-9, "on host a was killed by SIGKILL")
+
+
+@pytest.mark.parametrize(("code", "said"), [(200, 200), (254, 254), (255, 1), (137, -9)])
+def test_a_programs_exit_code_is_its_own(ssh: StandIn, tmp_path: Path, code: int, said: int) -> None:
+    member = Member(tmp_path, f"exit {code}", {"a": 1})
+    assert member.way.fate(ended(member.start()))[0] == said
+    assert member.hosts.left() == ["a"]
+
+
+def test_what_a_program_has_started_ends_with_it(ssh: StandIn, tmp_path: Path) -> None:
+    member = Member(tmp_path, 'sleep 600 & echo $! > "$0/pid"; exit 0', {"a": 1})
+    assert ended(member.start()) == 0
+    soon(lambda: not runs(member.pid), "what it started goes on")
+
+
+def test_a_script_does_not_listen(ssh: StandIn, tmp_path: Path) -> None:
+    member = Member(tmp_path, "exit 0", {"a": 1})
+    words = shlex.split(member.way.command(["worker", "--name", "x", "--", "own.py", "--rate", "1"])[-1])
+    assert words[-7:] == ["worker", "--name", "x", "--", "own.py", "--rate", "1"]
 
 
 def test_words_and_folder_arrive_as_they_are(ssh: StandIn, tmp_path: Path) -> None:
