@@ -94,8 +94,10 @@ def test_worker_becomes_the_script_with_its_settings(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("OTHER", "kept")
     settings = ScriptSettings("host:1", "a", 2, shared_memory=False)
     run_script(["--", "python", "train.py", "--lr", "1"], settings)
-    ((program, command, environment),) = ran
+    run_script(["train.py", "--lr", "1"], settings)
+    (program, command, environment), (own, whole, _) = ran
     assert (program, command) == ("python", ["python", "train.py", "--lr", "1"])
+    assert (own, whole) == (sys.executable, [sys.executable, "train.py", "--lr", "1"])
     assert environment["OTHER"] == "kept"
     with patch.dict(os.environ, environment, clear=True):
         assert ScriptSettings.of_environment() == settings
@@ -236,14 +238,10 @@ class Ran:
 @pytest.mark.parametrize(
     ("words", "fields", "command"),
     [
-        (["train.py"], {}, [sys.executable, "train.py"]),
-        (["train.py", "--quiet", "--lr=1"], {}, [sys.executable, "train.py", "--quiet", "--lr=1"]),
+        (["train.py"], {}, ("train.py",)),
+        (["train.py", "--quiet", "--lr=1"], {}, ("train.py", "--quiet", "--lr=1")),
         (["bash", "-c", "python train.py"], {}, ("bash", "-c", "python train.py")),
-        (
-            ["--workers", "4", "--set", "seed=2", "train.py"],
-            {"replicas": "4", "seed": "2"},
-            [sys.executable, "train.py"],
-        ),
+        (["--workers", "4", "--set", "seed=2", "train.py"], {"replicas": "4", "seed": "2"}, ("train.py",)),
     ],
 )
 def test_command_of_a_script(

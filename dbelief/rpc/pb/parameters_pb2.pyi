@@ -716,6 +716,7 @@ class PullReply(_message.Message):
 
     SEGMENTS_FIELD_NUMBER: _builtins.int
     SHARED_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.Segment]:
         """same field number as in PushRequest, so that one decoder serves both"""
@@ -724,15 +725,20 @@ class PullReply(_message.Message):
     def shared(self) -> _segments_pb2.SharedSegments:
         """available at these versions: written, or unchanged because not newer than requested"""
 
+    @_builtins.property
+    def rows(self) -> _segments_pb2.SharedRows:
+        """as in PushRequest, for that decoder; not used"""
+
     def __init__(
         self,
         *,
         segments: _abc.Iterable[_segments_pb2.Segment] | None = ...,
         shared: _segments_pb2.SharedSegments | None = ...,
+        rows: _segments_pb2.SharedRows | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["shared", b"shared"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows", "shared", b"shared"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["segments", b"segments", "shared", b"shared"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows", "segments", b"segments", "shared", b"shared"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -116,9 +116,8 @@ TABLES = (
     Planted(
         "keys_of_the_first_request_again",
         "dbelief/rpc/client/rows_call.py",
-        "left = [(span.index, self._wanted[span.index].keys) for span in self.run[self.done :]]",
-        "wanted = [one.keys for one in self._wanted.values()]\n"
-        "        left = [(span.index, keys) for span, keys in zip(self.run[self.done :], wanted)]",
+        "left = [(span.index, self._wanted[span.index]) for span in self.run[self.done :]]",
+        "left = [(span.index, one) for span, one in zip(self.run[self.done :], self._wanted.values())]",
         "A read that goes on at another shard, after buckets have moved, asks it for the keys of the buckets that the "
         "first request began with.",
         "tables",
