@@ -13,8 +13,6 @@ from dbelief.launch.forked_process import ForkServer
 from dbelief.launch.site import LoopbackSite, Site
 from dbelief.url import Url
 
-BACKENDS = ("local", "ssh")
-
 
 @dataclass(frozen=True)
 class Where:
@@ -23,7 +21,7 @@ class Where:
     Attributes
     ----------
     backend
-        Of `BACKENDS`.
+        "local": this machine; "ssh": hosts.
     hosts
         File that lists hosts; needed by "ssh", and of no other.
     remote_command
