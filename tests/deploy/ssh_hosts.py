@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ def missing() -> str | None:
         return "network namespaces need root"
     if sshd() is None:
         return "there is no sshd, and DBELIEF_SSHD names none"
+    if "sshd" not in {user.pw_name for user in pwd.getpwall()}:
+        return "sshd needs its user, which Debian's openssh-server makes"
     if not shutil.which("ssh") or not shutil.which("ssh-keygen"):
         return "there is no ssh"
     return None if os.environ.get("DBELIEF_HOSTNET") else "DBELIEF_HOSTNET names no program that makes hosts"
