@@ -53,8 +53,8 @@ class PullHandler:
         self._shared = request.HasField("shared")
         if self._shared and request.rows and indices:
             raise Rejected("segments and rows in shared memory, which one reply does not list")
-        area = blocks().area(request.shared) if self._shared and request.rows else None
-        self._wanted = [(row.segment, _keys(row, area)) for row in request.rows] if request.rows else []
+        self._area = blocks().area(request.shared) if self._shared and request.rows else None  # of rows
+        self._wanted = [(row.segment, _keys(row, self._area)) for row in request.rows] if request.rows else []
         self._prepared: list[bytes] | Exception | None = None
 
     @property
@@ -136,8 +136,8 @@ class PullHandler:
 
     def _written(self) -> Iterator[bytes]:
         """Write segments to shared memory, and yield the messages that list them."""
-        if self._wanted:
-            yield from self._written_rows()
+        if self._area is not None:
+            yield from self._written_rows(self._area)
             return
         area, vector, rows = self._blocks().area(self._request.shared), self._request.vector, self._rows
 
@@ -155,9 +155,9 @@ class PullHandler:
                 self._metrics.pulls_total.labels(vector).inc()
             yield bulk.in_shared([index for index, _ in some], [version for version, _ in done])
 
-    def _written_rows(self) -> Iterator[bytes]:
+    def _written_rows(self, area: BlockView) -> Iterator[bytes]:
         """Write rows to shared memory, and yield the messages that list their buckets."""
-        area, request = self._blocks().area(self._request.shared), self._request
+        request = self._request
         for first in range(0, len(self._wanted), bulk.FULL_SHARED):
             versions, sent = list[int](), 0
             some = self._wanted[first : first + bulk.FULL_SHARED]

@@ -224,12 +224,12 @@ class ShardedParameterClient(ShardCalls):
 
         Else all of them travel in messages: what a call names in memory keeps it from direct streams.
         """
-        encoded = self._codecs.push is not None and not push.assign
-        apart = not isinstance(values, np.ndarray) or (
-            values.size > 0 and (encoded or self._sharing.find(values) is None)
-        )
-        apart |= (fetch is not None and self._codecs.pull is not None) or len(push.absent) > FEW
-        if apart or any(index in self._codecs.tables for index in packed):
+        codecs, dense = self._codecs, not isinstance(values, np.ndarray) or values.size > 0
+        encoded = dense and codecs.push is not None and not push.assign
+        fetched = fetch is not None and codecs.pull is not None
+        by_table = any(index in codecs.tables for index in packed)
+        here = not dense or (isinstance(values, np.ndarray) and self._sharing.find(values) is not None)
+        if encoded or fetched or by_table or not here or len(push.absent) > FEW:
             return nullcontext(PushedRows(packed))
         shared = self._shares(sum(even(rows.size) for rows in packed.values()))
         return self._areas.holding(packed) if shared else nullcontext(PushedRows(packed))

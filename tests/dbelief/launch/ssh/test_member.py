@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,7 +98,7 @@ def test_a_program_ends_with_its_connection(member: Member) -> None:
     process = member.start()
     pid = member.pid
     process.kill()
-    ended(process)
+    assert ended(process) == -signal.SIGKILL
     soon(lambda: not runs(pid), "the program goes on without its connection")
     soon(lambda: not member.where.exists(), "its credentials are left")
 
