@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dbelief.arrays import streaming_copy
 from dbelief.core.push import AppliedPush
-from dbelief.optim import Rule, make_row_rule, make_rule, warm_up
+from dbelief.optim import Rule, make_row_rule, make_rule, round_mean, warm_up
 from dbelief.rpc.pb import parameters_pb2 as wire
 from dbelief.rpc.wire.convert import spans_from_wire, table_from_wire
 from dbelief.rpc.wire.payloads import Codecs
@@ -50,6 +50,8 @@ def _compile(rule: Rule, assignment: wire.Assignment) -> None:
     longest = max([assignment.max_segment_length, *(span.length for span in assignment.segments)], default=0)
     warm_up(rule, longest)
     streaming_copy.warm_up(4 * longest)
+    if assignment.HasField("staleness") and not assignment.staleness:
+        round_mean.warm_up(longest)
     options, differences = dict(assignment.push_options), assignment.pull_differences
     Codecs.numbered(assignment.push_codec, options, assignment.pull_codec, differences)
 

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dbelief.arrays.jit import kernel
 from dbelief.core.absent import Ranges, common
+
+from .apply import FEW
 
 
 def round_mean(length: int, pushed: Sequence[tuple[np.ndarray, float, Ranges]]) -> tuple[np.ndarray, Ranges]:
@@ -28,5 +31,23 @@ def round_mean(length: int, pushed: Sequence[tuple[np.ndarray, float, Ranges]]) 
         absent = common(ranges for _, _, ranges in counted) if all(ranges for _, _, ranges in counted) else ()
     mean = np.zeros(length, np.float32)
     for gradient, weight, _ in counted:
-        mean += gradient * np.float32(weight / total)
+        share = np.float32(weight / total)
+        if length > FEW:
+            _add(mean, gradient, share)
+        else:  # the import of numba costs more than a small model's rounds
+            mean += gradient * share
     return mean, absent
+
+
+def warm_up(longest: int) -> None:
+    """Compile the loop, or load it from the cache; not where the longest segment does not need it."""
+    if longest > FEW:
+        none = np.zeros(0, np.float32)
+        _add(none, none, np.float32(0))
+
+
+@kernel("write float32", "read float32", "float32", "void")
+def _add(total: np.ndarray, gradient: np.ndarray, share: np.float32) -> None:
+    """Add a share of the numbers; the bits of two operations of NumPy, without an array between them."""
+    for i in range(total.size):
+        total[i] += gradient[i] * share

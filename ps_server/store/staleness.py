@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import bisect
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dbelief.core.push import Push
@@ -73,6 +74,7 @@ class StalenessBarrier:
         self._segments = segments
         self._membership = ClockMembers()  # replaced by a new object, never changed
         self._changed = runtime.condition()  # signals: a round closed, a clock was pushed, members changed
+        self._awaited = Counter[int]()  # calls by the index of the segment that they wait for
         self._reported: dict[int, dict[int, int]] = {}  # of restored segments, with a quorum of any: clocks, by replica
 
     @property
@@ -185,14 +187,14 @@ class StalenessBarrier:
             self.record_clock([segment.span.index], push.pusher.replica, push.clock)
         self.close_rounds([segment.span.index])
 
-    def close_rounds(self, indices: Iterable[int], wakes: bool = False) -> None:
-        """With bound 0, apply each round of these segments that is complete; wake the waiting calls.
+    def close_rounds(self, indices: Collection[int], wakes: bool = False) -> None:
+        """With bound 0, apply each round of these segments that is complete; wake the calls that wait for one of them.
 
-        Not where nothing has changed for them, unless it `wakes`: of P pushes of a round, P - 1 only wait themselves,
-        and a call that wakes costs as much as the push of a small segment.
+        `wakes`: all calls. A wake-up costs as much as the push of a small segment, so none is made without cause.
         """
         segments = self._segments
-        wakes = wakes or self.staleness != 0 or self._grace is not None  # a quorum's grace period may begin
+        wakes = wakes or self._grace is not None  # a quorum's grace period may begin
+        changed = self.staleness != 0
         for segment in (segments[i] for i in indices if i in segments) if self.staleness == 0 else ():
             if self._lacks_pushes(segment):
                 continue  # without its lock: a push that comes meanwhile looks after it is staged
@@ -202,12 +204,13 @@ class StalenessBarrier:
                 # A round may have no members: all are done, and this shard has lost it.
                 while self._is_due(segment) and self._complete(segment):
                     segment.close_round()
-                    wakes = True
+                    changed = True
                     if self._grace is not None:
                         self._grace.closed(segment.span.index, runtime.monotonic())
-        if wakes:
+        if wakes or changed:
             with self._changed:
-                self._changed.notify_all()
+                if wakes or not self._awaited.keys().isdisjoint(indices):
+                    self._changed.notify_all()
 
     def _is_due(self, segment: Segment) -> bool:
         """Whether a round's members are known; without any, it has what came too late for the last one's."""
@@ -259,7 +262,9 @@ class StalenessBarrier:
         until_s = runtime.monotonic() + timeout_s
         segments = list(segments)
         due = clock - self.staleness
-        for segment in segments:  # sequentially: a clock once reached stays reached, except for new members
+        # One after another: a clock once reached stays reached, except for new members. The last one first: a push
+        # takes segments in rising order, so that the others' rounds are mostly over when that of the last one ends.
+        for segment in reversed(segments):
             while not (self._reached(segment, due) or self._wait_until(segment, due, self._next_s(segments, until_s))):
                 if runtime.monotonic() >= until_s:
                     raise Unavailable(f"segment {segment.span.index}: {self._describe_stall(segment, clock)}")
@@ -275,9 +280,15 @@ class StalenessBarrier:
         return max(end_s, runtime.monotonic() + LOOK_S)
 
     def _wait_until(self, segment: Segment, due: int, until_s: float) -> bool:
+        index, reached = segment.span.index, functools.partial(self._reached, segment, due)
         with self._changed:
-            reached = functools.partial(self._reached, segment, due)
-            return self._changed.wait_for(reached, max(0.0, until_s - runtime.monotonic()))
+            self._awaited[index] += 1
+            try:
+                return self._changed.wait_for(reached, max(0.0, until_s - runtime.monotonic()))
+            finally:
+                self._awaited[index] -= 1
+                if not self._awaited[index]:
+                    del self._awaited[index]
 
     def _reached(self, segment: Segment, due: int) -> bool:
         """Whether all expected members have passed the clocks below `due`, or the segment has migrated."""

@@ -1,6 +1,7 @@
 """The staleness dial at 0: synchronous SGD for any membership changes and any order of pushes."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from dbelief.errors import Rejected, Unavailable
 from dbelief.optim import RULES, make_rule
 from ps_server.store.segment import Outcome
 from tests.examples import examples
+from tests.ps_server.servers import wait_until
 from tests.threads import at_once
 
 Make = Callable[..., Any]
@@ -218,3 +220,37 @@ def test_replicas_in_threads_are_the_joint_batch(make: Make, eager_threads: None
     at_once(replica, replicas)
     np.testing.assert_array_equal(subject.read(), subject.full(-(1 + 2 + 3 + 4) * sum(range(clocks))))
     assert subject.shard.versions() == [clocks] * 3
+
+
+def test_a_round_of_several_segments_wakes_waiting_calls_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the last segment's part ends: a wake-up at each would cost as much as the push."""
+    subject = make(staleness=0)
+    subject.shard.set_membership(1, [(0, [0, 1, 2])])
+    barrier = subject.shard.barrier
+    signals: list[dict[int, int]] = []
+    signal = barrier._changed.notify_all
+
+    def counted() -> None:
+        signals.append(dict(barrier._awaited))
+        signal()
+
+    monkeypatch.setattr(barrier._changed, "notify_all", counted)
+
+    def wait_for_the_round(_: int) -> None:
+        subject.shard.wait_for_clock([0, 1, 2], 1, 60.0)
+
+    with ThreadPoolExecutor(2) as pool:
+        subject.push(A, 1.0)
+        subject.push(B, 1.0)
+        waiting = [pool.submit(wait_for_the_round, number) for number in range(2)]
+        wait_until(lambda: barrier._awaited[2] == 2)
+        subject.push(C, 1.0)
+        for call in waiting:
+            call.result(60)
+    assert signals == [{2: 2}]
+    assert not barrier._awaited
+    subject.push(A, 1.0, clock=1)
+    subject.push(B, 1.0, clock=1)
+    subject.push(C, 1.0, clock=1)
+    assert len(signals) == 1
+    assert {segment.applied for segment in subject.shard.segments.values()} == {2}

@@ -699,8 +699,8 @@ _DILOCO = (
     Planted(
         "mean_without_weights",
         "dbelief/optim/round_mean.py",
-        "mean += gradient * np.float32(weight / total)",
-        "mean += gradient * np.float32(1 / len(counted))",
+        "share = np.float32(weight / total)",
+        "share = np.float32(1 / len(counted))",
         "Rounds in which replicas have made different numbers of steps have another mean.",
         "diloco",
     ),
