@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Sequence
 
 from dbelief.errors import RuntimeFailure, UserError
+from dbelief.launch.guarded_program import BROKEN
 
 CONNECT_S = 10
 ALIVE_S, ALIVE_COUNT = 5, 3
@@ -15,8 +16,6 @@ ALIVE_S, ALIVE_COUNT = 5, 3
 _APART = "ControlMaster=no", "ControlPath=none", "ClearAllForwardings=yes", "RemoteCommand=none", "LogLevel=ERROR"
 """Options that a user may have set for sessions at a terminal: a member has a connection of its own, and no other."""
 COMMAND_S = 60.0
-BROKEN = 255
-"""Exit code of `ssh` for a connection that cannot be made, or has broken."""
 
 
 def ssh_client() -> str:

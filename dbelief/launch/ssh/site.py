@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import ipaddress
-import logging
 import secrets
-import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from dbelief.errors import RuntimeFailure, UserError
 from dbelief.launch.child_process import ChildProcess, Direct, Way
+from dbelief.launch.job_credentials import job_credentials
 from dbelief.launch.places import Places
 from dbelief.rpc.pb import coordination_pb2 as wire
-from dbelief.rundir.folder import CREDENTIALS
-from dbelief.security.certificates import make_credentials
-from dbelief.security.identity import load
 
 from .connection import run
 from .hosts import ReachableHosts
 from .member import SshMember
 
-log = logging.getLogger(__name__)
-
 T = TypeVar("T")
 
-DAYS = 365.0
-"""Validity of the job's certificates."""
 ROLES = ("ps", "worker")
 """Roles of members on hosts."""
 _PROBE = 'echo "$SSH_CONNECTION"; exec "$@" --version'
@@ -84,16 +76,10 @@ class SshSite:
 
     @contextmanager
     def entered(self, logs: Path) -> Iterator[None]:
-        """See `Site`; credentials are in the run folder, where the operator's commands find them, until the end."""
-        self._credentials = logs.parent / CREDENTIALS
+        """See `Site`."""
         if self._shares:
             self._check_shared(logs.parent)
-        shutil.rmtree(self._credentials, ignore_errors=True)  # of a launcher that was killed
-        make_credentials(self._credentials, DAYS, ("localhost",), (self._here, "localhost"))
-        with ExitStack() as stack:
-            stack.callback(shutil.rmtree, self._credentials, ignore_errors=True)
-            load(self._credentials / "operator", ("operator",))
-            log.info(f"{len(self._hosts.slots)} hosts; credentials for dbelief top: {self._credentials / 'operator'}")
+        with job_credentials(logs.parent, self._here) as self._credentials:
             yield
 
     def _check_shared(self, folder: Path) -> None:

@@ -1,0 +1,39 @@
+"""Credentials of a job whose members are on other computers: made at its start, and removed at its end."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from dbelief.rundir.folder import CREDENTIALS
+from dbelief.security.certificates import make_credentials
+from dbelief.security.identity import load
+
+log = logging.getLogger(__name__)
+
+DAYS = 365.0
+"""Validity of the job's certificates."""
+
+
+@contextmanager
+def job_credentials(run: Path, address: str) -> Iterator[Path]:
+    """The folder of the roles' credentials, in a run folder, where the operator's commands find them.
+
+    This process has the operator's.
+
+    Parameters
+    ----------
+    address
+        Host name or IP address of the coordinator, as members have it.
+    """
+    folder = run / CREDENTIALS
+    shutil.rmtree(folder, ignore_errors=True)  # of a launcher that was killed
+    make_credentials(folder, DAYS, ("localhost",), (address, "localhost"))
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        load(folder / "operator", ("operator",))
+        log.info(f"credentials for dbelief top: {folder / 'operator'}")
+        yield folder
