@@ -1,6 +1,7 @@
 """Distributed training of gradient-based models on machines that are slow, heterogeneous, remote or unreliable.
 
     dbelief.train("job.yaml")            a complete job on this machine
+    dbelief.ray.train("job.yaml")        the same on a Ray cluster
     dbelief.join()                       a PyTorch script as a replica of a job, with dbelief.torch
     dbelief.integrations                 the same for trainers of transformers, Lightning and accelerate
     dbelief.connect("host:port")         a member of a job, for a custom training loop
@@ -20,6 +21,7 @@ import dbelief.process.log  # noqa: F401
 
 if TYPE_CHECKING:
     from dbelief import integrations as integrations
+    from dbelief import ray as ray
     from dbelief import torch as torch
     from dbelief.launch.train import train
     from dbelief.script.job import join
@@ -50,8 +52,8 @@ def __getattr__(name: str) -> Any:
         return _torch()
     from importlib import import_module
 
-    if name == "integrations":
-        return import_module("dbelief.integrations")
+    if name in ("integrations", "ray"):
+        return import_module(f"dbelief.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'dbelief' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -107,10 +107,10 @@ _whole_job = adding(
         click.option(
             "--on",
             "backend",
-            type=click.Choice(["local", "ssh"]),
+            type=click.Choice(["local", "ssh", "ray"]),
             default="local",
             show_default=True,
-            help="Where shards and workers run: on this machine, or on hosts that ssh reaches.",
+            help="Where shards and workers run: this machine, hosts that ssh reaches, or a Ray cluster.",
         ),
         click.option(
             "--hosts",

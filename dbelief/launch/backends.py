@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dbelief.errors import UserError
-from dbelief.job import load_job
+from dbelief.job import Job, load_job
 from dbelief.launch.forked_process import ForkServer
 from dbelief.launch.site import LoopbackSite, Site
 from dbelief.url import Url
@@ -21,7 +21,7 @@ class Where:
     Attributes
     ----------
     backend
-        "local": this machine; "ssh": hosts.
+        "local": this machine; "ssh": hosts; "ray": a Ray cluster.
     hosts
         File that lists hosts; needed by "ssh", and of no other.
     remote_command
@@ -35,8 +35,8 @@ class Where:
     remote_command: str = "dbelief"
     address: str | None = None
 
-    def site(self, server: ForkServer, job_file: Path, overrides: Mapping[str, str]) -> Site:
-        """The site of a job; `server`: for processes of this machine.
+    def site(self, server: ForkServer | None, job_file: Path, overrides: Mapping[str, str]) -> Site:
+        """The site of a job; `server`: for processes of this machine; None: the site has one of its own.
 
         Raises
         ------
@@ -48,7 +48,7 @@ class Where:
         if self.backend != "ssh":
             if self.hosts is not None or self.address is not None:
                 raise UserError(f"--hosts and --address are of --on ssh, and this is --on {self.backend}")
-            return LoopbackSite(server)
+            return LoopbackSite(server) if self.backend == "local" else self._ray(load_job(job_file, overrides))
         from dbelief.launch.ssh.hosts import read_hosts
         from dbelief.launch.ssh.site import SshSite
 
@@ -61,6 +61,16 @@ class Where:
         if not program:
             raise UserError("--remote-command is empty; it is how dbelief is started on a host")
         job = load_job(job_file, overrides)
-        if job.record and isinstance(job.output, Url):
-            raise UserError("record: true needs a run folder that all hosts share, and output is an object store")
+        _check_record(job)
         return SshSite(read_hosts(self.hosts), program, self.address, shares=not isinstance(job.output, Url))
+
+    def _ray(self, job: Job) -> Site:
+        from dbelief.launch.ray.site import RaySite
+
+        _check_record(job)
+        return RaySite(job)
+
+
+def _check_record(job: Job) -> None:
+    if job.record and isinstance(job.output, Url):
+        raise UserError("record: true needs a run folder that all members share, and output is an object store")

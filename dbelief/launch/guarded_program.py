@@ -31,7 +31,8 @@ shift
 DBELIEF_CREDENTIALS=$own "$@" </dev/null 3<&- &
 program=$!
 (while read -r name <&3; do kill -s "$name" "$program"; done
-kill -s KILL -- "-$program" "$program") >/dev/null 2>&1 &
+kill -s KILL -- "-$program" "$program"
+rm -rf "$own") >/dev/null 2>&1 &
 reader=$!
 wait "$program"
 code=$?
@@ -39,8 +40,8 @@ kill "$reader" 2>/dev/null
 [ "$code" -ne 255 ] || code=1
 exit "$code\""""
 """Runs a program. On its input come credentials, as a tar file in base64, which exist while it runs, and then
-names of signals. Where the input ends, it is killed with all processes that it has started: ssh forwards no signals,
-and a program would outlive its connection. It never ends with `BROKEN`."""
+names of signals. Where the input ends, it is killed with all processes that it has started, also where the guard was
+killed before: ssh forwards no signals, and a program would outlive its connection. It never ends with `BROKEN`."""
 BROKEN = 255
 """Exit code for what is between here and the program: `ssh` has it where its connection broke."""
 _SIGNAL = 128

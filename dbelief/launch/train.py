@@ -16,6 +16,7 @@ from rich.console import Console
 from dbelief.arrays.backend import select_backend
 from dbelief.errors import EvaluationFailed, JobError, RuntimeFailure
 from dbelief.job import Job, ScriptModel, build_job, load_job
+from dbelief.launch.backends import Where
 from dbelief.launch.local_cluster import LocalCluster, Pictures
 from dbelief.launch.site import Site
 from dbelief.monitor.format import plural
@@ -137,8 +138,14 @@ class Run:
         return load_model(self.folder)
 
 
-def train(job: Path | str | Mapping[str, Any], quiet: bool = True, **overrides: Any) -> Run:
-    """Run a job on this machine, as `dbelief train` does.
+def train(
+    job: Path | str | Mapping[str, Any],
+    quiet: bool = True,
+    on: str = "local",
+    hosts: Path | str | None = None,
+    **overrides: Any,
+) -> Run:
+    """Run a job on this machine, or with members on others, as `dbelief train` does.
 
     Parameters
     ----------
@@ -146,6 +153,10 @@ def train(job: Path | str | Mapping[str, Any], quiet: bool = True, **overrides: 
         Path of the job file; or its content as plain values, whose relative paths start from the current folder.
     quiet
         Show nothing while it runs.
+    on
+        Where members run: "local", "ssh" or "ray".
+    hosts
+        With "ssh": the file that lists hosts.
     overrides
         Fields to replace, dots written as double underscores: `strategy__batch=64`.
 
@@ -163,11 +174,12 @@ def train(job: Path | str | Mapping[str, Any], quiet: bool = True, **overrides: 
         The run did not end as planned; the message names the reason.
     """
     fields = {name.replace("__", "."): _as_yaml(value) for name, value in overrides.items()}
+    where = Where(on, Path(hosts) if hosts is not None else None)
     if isinstance(job, Mapping):
         with _written(build_job(job, Path.cwd(), overrides=fields)) as file:
-            run = _run_cluster(file, {}, quiet=quiet)
+            run = _run_cluster(file, {}, quiet=quiet, site=where.site(None, file, {}))
     else:
-        run = _run_cluster(Path(job), fields, quiet=quiet)
+        run = _run_cluster(Path(job), fields, quiet=quiet, site=where.site(None, Path(job), fields))
     if run.code == EvaluationFailed.exit_code:
         raise EvaluationFailed(f"job {run.summary.job}: {run.summary.outcome}", Run(run.where, run.summary))
     if run.code:

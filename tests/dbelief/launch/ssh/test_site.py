@@ -127,7 +127,7 @@ def test_a_command_that_fails_names_its_host(ssh: StandIn) -> None:
 )
 def test_options_of_another_backend_are_refused(where: Where, why: str) -> None:
     with pytest.raises(UserError, match=why):
-        where.site(None, Path("job.yaml"), {})  # type: ignore[arg-type]
+        where.site(None, Path("job.yaml"), {})
 
 
 def on_hosts(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,192 @@
+"""A member of a job as an actor of a Ray cluster: started, followed, signalled and ended from here."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dbelief.errors import UserError
+from dbelief.launch.child_process import Process
+from dbelief.launch.guarded_program import BROKEN, ended
+
+from .actor import THREADS, MemberActor, MemberStart
+from .cluster import WORKER, RayCluster
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 10.0
+"""How often a member that waits for room says so in its log, in seconds."""
+ROOM_S = 300.0
+"""How long a member waits for room, in seconds."""
+
+
+class RayProcess:
+    """A program that an actor runs: a `Process` of `dbelief.launch.child_process`.
+
+    A thread appends its output to a file, and notices its end.
+
+    Parameters
+    ----------
+    actor
+        Handle of a `MemberActor`, which is ended with the program.
+    order
+        What it starts.
+    credentials
+        Ray's reference of the line that the program's guard reads first.
+    room
+        Describes what the actor waits for until Ray has placed it.
+
+    Attributes
+    ----------
+    node
+        Address of the node where it runs; "" before it has started.
+    """
+
+    pid = 0
+
+    def __init__(
+        self, actor: Any, order: MemberStart, credentials: Any, room: Callable[[], str], log_file: Path
+    ) -> None:
+        self._actor, self._order, self._credentials, self._room = actor, order, credentials, room
+        self._log_file = log_file
+        self._over = threading.Event()
+        self._code = BROKEN
+        self._lock = threading.Lock()
+        self.node = ""
+        threading.Thread(target=self._run, name="ray-member", daemon=True).start()
+
+    def poll(self) -> int | None:
+        """See `Process`."""
+        return self._code if self._over.is_set() else None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """See `Process`."""
+        if not self._over.wait(timeout):
+            raise subprocess.TimeoutExpired("an actor's program", timeout or 0.0)
+        return self._code
+
+    def send_signal(self, number: int, /) -> None:
+        """See `Process`; an actor that still waits for room is ended."""
+        if self.node:
+            self._actor.write.remote(signal.Signals(number).name.removeprefix("SIG").encode() + b"\n")
+        else:
+            self._end(-number)
+
+    def kill(self) -> None:
+        """See `Process`."""
+        self._end(-signal.SIGKILL)
+
+    def _end(self, code: int) -> None:
+        """End the actor, and with it its program; `code` counts where it is the first."""
+        import ray
+
+        with self._lock:
+            if self._over.is_set():
+                return
+            self._code = code
+            self._over.set()
+        ray.kill(self._actor)
+
+    def _run(self) -> None:
+        from ray.exceptions import RayError
+
+        code = BROKEN
+        try:
+            with open(self._log_file, "ab", buffering=0) as output:
+                code = self._begin(output.write) or self._follow(output.write)
+        except RayError as error:
+            log.debug(f"an actor has failed: {error}")
+        except OSError as error:
+            log.warning(f"{self._log_file}: cannot be written: {error.strerror}")
+        self._end(code)
+
+    def _begin(self, write: Callable[[bytes], Any]) -> int:
+        """Start the program once the actor is placed; the exit code where that cannot be, else 0."""
+        import ray
+
+        started, until_s = self._actor.start.remote(self._order), time.monotonic() + ROOM_S
+        while not ray.wait([started], timeout=LOOK_S)[0]:
+            if time.monotonic() > until_s:
+                write(f"Error: no room in the Ray cluster within {ROOM_S:g} s for {self._room()}\n".encode())
+                return 1
+            write(f"waits for room in the Ray cluster: {self._room()}\n".encode())
+        node, hindered = ray.get(started)
+        if hindered:
+            write(f"Error: node {node}: {hindered}\n".encode())
+            return UserError.exit_code
+        ray.get(self._actor.write.remote(self._credentials))
+        self.node = node
+        return 0
+
+    def _follow(self, write: Callable[[bytes], Any]) -> int:
+        """Append the program's output to the log until its end; its exit code."""
+        import ray
+
+        while True:
+            output, code = ray.get(self._actor.follow.remote())
+            if code is not None:
+                return int(code)
+            write(output)
+
+
+class RayMember:
+    """Method of starting one member: a `Way` of `dbelief.launch.child_process`.
+
+    Parameters
+    ----------
+    job
+        Its name, which begins the actor's.
+    credentials
+        See `RayProcess`.
+    file
+        See `MemberStart`.
+    """
+
+    noise: tuple[str, ...] = ("waits for room",)
+
+    def __init__(self, cluster: RayCluster, job: str, role: str, name: str, credentials: Any, file: str) -> None:
+        self._cluster, self._job, self._role, self._name = cluster, job, role, name
+        self._credentials, self._file = credentials, file
+        self._starts = 0
+        self._process: RayProcess | None = None
+
+    def start(self, arguments: list[str], log: Path) -> Process:
+        """See `Way`."""
+        import ray
+
+        self._starts += 1
+        again = self._starts > 1
+        options = self._cluster.options(self._role, int(self._name.rpartition("-")[2]), again)
+        name = (
+            f"dbelief {self._job} {self._name}" + f" start {self._starts}" * again
+        )  # a dead actor keeps its own a while
+        options |= {"name": name, "namespace": self._cluster.namespace, "max_concurrency": THREADS}
+        actor = ray.remote(MemberActor).options(**options).remote()
+        order = MemberStart(arguments, str(Path.cwd()), version("dbelief"), self._file)
+        self._process = RayProcess(actor, order, self._credentials, self._room, log)
+        return self._process
+
+    def _room(self) -> str:
+        wanted = "a worker" if self._role == WORKER else "a shard"
+        return f"{wanted}; {self._cluster.free()}"
+
+    def ask_to_end(self, process: Process) -> None:
+        """See `Way`."""
+        process.send_signal(signal.SIGTERM)
+
+    def fate(self, code: int) -> tuple[int, str]:
+        """See `Way`."""
+        node = self._process.node if self._process is not None else ""
+        where = f"node {node}" if node else "no node"
+        return (1, f"was lost with its actor on {where}") if code == BROKEN else ended(code, where)
+
+    def possible(self) -> bool:
+        """See `Way`: Ray places it, or waits until a node has room."""
+        return True

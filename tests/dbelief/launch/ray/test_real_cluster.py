@@ -1,0 +1,175 @@
+"""Whole jobs on a real Ray cluster of three nodes, all on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dbelief.errors import RuntimeFailure, UserError
+from dbelief.job import load_job
+from dbelief.launch.ray import member
+from dbelief.launch.ray.cluster import RayCluster, cluster_address
+from dbelief.launch.ray.member import RayMember
+from dbelief.process.temporary_folder import remove_left
+from dbelief.rundir.summary import has_ended
+from tests.dbelief.launch.processes import soon
+from tests.deploy.digits_job import (
+    FLOOR,
+    JOB,
+    LONG,
+    PROGRAM,
+    SAMPLES,
+    SHORT,
+    DigitsJob,
+    ends_well,
+    scales_stops_and_resumes,
+)
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+
+ray = pytest.importorskip("ray")
+NODE = {"num_cpus": 2, "object_store_memory": 100 << 20, "include_dashboard": False}
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """Three nodes, on one address."""
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args=NODE)
+    try:
+        for _ in range(2):
+            made.add_node(**NODE)
+        yield made
+    finally:
+        made.shutdown()
+
+
+@pytest.fixture
+def job(cluster: Any, tmp_path: Path) -> Iterator[DigitsJob]:
+    made = DigitsJob(tmp_path, ["--on", "ray"], {**os.environ, "RAY_ADDRESS": cluster.address})
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def connected(cluster: Any) -> Iterator[None]:
+    """This process is a driver of the cluster."""
+    ray.init(cluster.address, log_to_driver=False, configure_logging=False)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def members(address: str) -> list[str]:
+    """Programs that run of the members of a job, by its coordinator's address."""
+    listed = subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True, check=True).stdout
+    return [line for line in listed.splitlines() if f"--coordinator {address}" in line and not line.startswith("sh ")]
+
+
+def names() -> list[str]:
+    """Of all actors."""
+    return sorted(one["name"] for one in ray.util.list_named_actors(all_namespaces=True))
+
+
+@pytest.mark.usefixtures("connected")
+def test_members_are_named_actors_and_leave_nothing(cluster: Any, job: DigitsJob) -> None:
+    training = job.train(LONG)
+    soon(lambda: job.trains, "it does not train")
+    assert names() == [f"dbelief digits {name}" for name in ("ps-0", "ps-1", "worker-0", "worker-1")]
+    address = (job.run / "address").read_text()
+    assert len(members(address)) == 4
+    secrets = [(job.run / "credentials" / role / "token").read_text().strip() for role in ("ps", "worker")]
+    assert job.operate("stop", "runs/digits").returncode == 0
+    ends_well(training, 60)
+    soon(lambda: not names(), "actors are left")
+    assert not members(address)
+    logs = [*Path(cluster.head_node.get_session_dir_path(), "logs").rglob("*"), *(job.run / "logs").iterdir()]
+    text = b"".join(file.read_bytes() for file in logs if file.is_file())
+    assert len(text) > 1_000
+    assert [secret for secret in secrets if secret.encode() in text] == []
+
+
+def test_status_scale_stop_and_resume(job: DigitsJob) -> None:
+    scales_stops_and_resumes(job)
+
+
+@pytest.mark.usefixtures("connected")
+def test_a_node_that_vanishes_and_one_that_comes(cluster: Any, job: DigitsJob) -> None:
+    training = job.train(LONG, replication=2)
+    soon(lambda: job.trains, "it does not train")
+    cluster.remove_node(sorted(cluster.worker_nodes, key=str)[0])
+    cluster.add_node(**NODE)
+    soon(lambda: any("start 2" in name for name in names()), "no member was started again")
+    ends_well(training, 240)
+    assert job.summary["samples"] == LONG * SAMPLES
+    assert job.summary["test_accuracy"] > FLOOR
+
+
+def test_members_end_with_a_killed_launcher(job: DigitsJob) -> None:
+    training = job.train(LONG)
+    soon(lambda: job.trains, "it does not train")
+    address = (job.run / "address").read_text()
+    training.send_signal(signal.SIGKILL)
+    training.communicate(timeout=60)
+    soon(lambda: not members(address), "members go on")
+    soon(lambda: not list(Path(tempfile.gettempdir()).glob("dbelief-credentials-*")), "credentials are left")
+    assert not has_ended(job.run)
+    remove_left(Path(tempfile.gettempdir()))  # of the launcher
+
+
+def test_a_notebook_trains_with_one_call(job: DigitsJob) -> None:
+    (job.folder / "job.yaml").write_text(JOB.format(epochs=SHORT, replication=1))
+    script = "import dbelief; print(dbelief.ray.train('job.yaml', workers=3, shards=1).summary.samples)"
+    ends_well(job.start(PROGRAM[0], "-c", script), 120)
+    assert job.summary["samples"] == SHORT * SAMPLES
+    assert {file.name for file in (job.run / "logs").glob("worker-*")} == {f"worker-{n}.log" for n in range(3)}
+
+
+@pytest.mark.usefixtures("connected")
+def test_a_worker_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member, "LOOK_S", 0.2)
+    monkeypatch.setattr(member, "ROOM_S", 0.5)
+    (tmp_path / "job.yaml").write_text(JOB.format(epochs=SHORT, replication=1))
+    cluster, log = RayCluster(), tmp_path / "worker-0.log"
+    cluster.reserve(load_job(tmp_path / "job.yaml", {"device": "cuda"}))
+    way = RayMember(cluster, "digits", "worker", "worker-0", ray.put(b"\n"), "")
+    assert way.fate(way.start(["worker"], log).wait(60))[0] == 1
+    cluster.close()
+    assert ray.is_initialized(), "the connection is not its own"
+    waits, *_, error = log.read_text().splitlines()
+    assert waits.startswith("waits for room in the Ray cluster: a worker; free are ")
+    assert error.startswith("Error: no room in the Ray cluster within 0.5 s for a worker; free are ")
+
+
+@pytest.mark.usefixtures("connected")
+def test_shards_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dbelief.launch.ray.cluster.ROOM_S", 0.5)
+    monkeypatch.setattr("dbelief.launch.ray.cluster.SMALLEST", 100.0)
+    (tmp_path / "job.yaml").write_text(JOB.format(epochs=SHORT, replication=1))
+    cluster = RayCluster()
+    with pytest.raises(RuntimeFailure, match=r"no room in the Ray cluster within 0.5 s for 2 shards with 100 CPU each"):
+        cluster.reserve(load_job(tmp_path / "job.yaml"))
+    cluster.close()
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"RAY_ADDRESS": "127.0.0.1:1"}, "no Ray cluster answers at 127.0.0.1:1 .RAY_ADDRESS.: .*refused"),
+        ({"RAY_ADDRESS": "ray://127.0.0.1:1"}, "ray://: the launcher must run on a node of the cluster"),
+        ({"RAY_ADDRESS": "nowhere"}, "no Ray cluster answers at nowhere"),
+        ({"RAY_TMPDIR": "/nowhere"}, "no Ray cluster runs on this computer, and RAY_ADDRESS names none"),
+    ],
+)
+def test_there_is_no_cluster(environment: dict[str, str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        cluster_address(environment)
