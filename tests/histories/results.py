@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
+from .plan import Plan
+
 PER_OPERATIONS = 10_000
 """Operations that the seconds of a check are stated for."""
 
@@ -66,7 +68,7 @@ def read(file: Path) -> list[Result]:
 
 
 def table(results: Sequence[Result]) -> str:
-    """Histories, operations, faults, anomalies and seconds, by kind and transport."""
+    """Histories, operations, faults, anomalies and seconds, by kind, transport and calls."""
     rows = ["| histories of | histories | calls | operations | anomalies |", "|---|---|---|---|---|"]
     groups = [
         *sorted({(result.kind, "kind") for result in results}),
@@ -76,6 +78,7 @@ def table(results: Sequence[Result]) -> str:
         rows.append(_row(value, [result for result in results if getattr(result, name) == value]))
     for exchanges, name in ((False, "push and pull"), (True, "exchange and pull")):
         rows.append(_row(name, [result for result in results if result.exchanges is exchanges]))
+    rows.append(_row("with rows of tables", [result for result in results if Plan.of(result.number).tables]))
     rows.append(_row("all", results))
     faults = sum((Counter(result.faults) for result in results), Counter[str]())
     seconds = [result.check_s_per for result in results] or [0.0]

@@ -28,6 +28,7 @@ def test_results_are_read_again_but_for_an_incomplete_line(tmp_path: Path) -> No
 def test_the_table_says_what_is_counted() -> None:
     text = table([result(0, []), result(1, ["segment 3"])])
     assert "| all | 2 | 200 | 3,200 | 1 |" in text
+    assert "| with rows of tables | 1 | 100 | 1,600 | 0 |" in text
     assert "An operation is a call on one segment" in text
     assert "leader killed 4" in text
     assert "5.00 s (median), 5.00 s (worst)" in text

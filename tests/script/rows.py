@@ -1,7 +1,8 @@
 """A script with rows of two tables: python rows.py FOLDER [STEP]. It writes losses, and the rows at its end.
 
-At the step it kills itself, once; or with "nan" it has a gradient that is not finite, with "other" the second of two
-scripts reads no items, and with "ahead" it pulls the rows of each batch while the one before is computed.
+At the step it kills itself, once; or with "nan" it has a gradient that is not finite, with "beyond" a key that int64
+does not have, with "other" the second of two scripts reads no items, and with "ahead" it pulls the rows of each batch
+while the one before is computed.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def main() -> None:
                 module.item.prefetch(following[2])
             if what == str(number) and is_first(folder / "died"):
                 os.kill(os.getpid(), 9)
-            logits = module(users, items)
+            logits = module(users if what != "beyond" else [2**63] * len(users), items)
             loss = nn.functional.binary_cross_entropy_with_logits(logits, clicks)
             loss.backward()
             if what == "nan":

@@ -16,9 +16,9 @@ torch = pytest.importorskip("torch", reason="the torch extra is not installed")
 pytestmark = [pytest.mark.torch, pytest.mark.processes]
 
 from dbelief.job import parse_job  # noqa: E402
+from dbelief.monitor.event_text import event_text  # noqa: E402
 from dbelief.sparse.table import number_tables  # noqa: E402  (after the check for torch)
 from tests.script.rows import BATCH, IDS, SAMPLES, Clicks, dataset, new_out  # noqa: E402
-from tests.script.test_faults import run_script  # noqa: E402
 from tests.script.test_whole import launch  # noqa: E402
 
 FIRST_AND_LAST = slice(0, 5), slice(-5, None)
@@ -83,6 +83,8 @@ def test_one_worker_is_the_plain_program_with_dense_embeddings(epochs: int, ever
     assert len(order) == epochs * SAMPLES // BATCH
     losses, rows = plain(order, every)
     assert [loss for _, loss in end["losses"]] == pytest.approx(losses, rel=1e-5)
+    gaps = [np.max(np.abs(found - expected)) for found, expected in zip(end["rows"], rows, strict=True)]
+    print(f"largest difference after {len(order)} steps: {gaps[0]:.1e} (Adagrad), {gaps[1]:.1e} (SparseAdam)")
     for found, expected in zip(end["rows"], rows, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
@@ -119,30 +121,56 @@ def test_two_workers_one_of_which_is_killed(strategy: str, copies: int, tmp_path
     assert last < 0.92 * first
 
 
+def read_by_the_user(folder: Path, job: str, what: str, wanted: str, *options: str, workers: int = 1) -> str:
+    """All that a run says, which has a line as wanted, and no other with these words."""
+    (folder / "job.yaml").write_text(job)
+    words = ["run", "--quiet", "--job", "job.yaml", "--workers", str(workers), *options, str(ROWS), str(folder), what]
+    ended = subprocess.run(
+        [sys.executable, "-m", "dbelief", *words], check=False, cwd=folder, capture_output=True, text=True
+    )
+    said = ended.stderr + ended.stdout
+    assert "Traceback" not in said
+    found = [match[0] for line in said.splitlines() if (match := re.search(wanted, line))]
+    assert found, said
+    print(f"exit code {ended.returncode}, read by the user: {found[-1]}")
+    return said
+
+
 def test_a_gradient_that_is_not_finite_names_table_and_key(tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(JOB)
-    command = [sys.executable, "-m", "dbelief", "run", "--quiet", "--job", "job.yaml", str(ROWS), str(tmp_path), "nan"]
-    ended = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
-    assert ended.returncode
-    said = re.compile(r"worker-0 ended with exit code 1: the gradient of table 'user' is not finite for key -?\d+")
-    lines = ended.stderr.splitlines()
-    assert lines
-    assert [line for line in lines if not said.search(line)] == [], "a line for each start, and one for the run"
+    wanted = r"worker-0 ended with exit code 1: the gradient of table 'user' is not finite for key -?\d+"
+    lines = read_by_the_user(tmp_path, JOB, "nan", wanted).splitlines()
+    assert [line for line in lines if not re.search(wanted, line)] == [], "a line for each start, and one for the run"
+
+
+def test_a_key_beyond_int64(tmp_path: Path) -> None:
+    wanted = r"ended with exit code 2: .*the key 9223372036854775808 is beyond int64: keys are from -2\^63 to 2\^63 - 1"
+    read_by_the_user(tmp_path, JOB, "beyond", wanted)
+
+
+def test_a_full_table_trains_on(tmp_path: Path) -> None:
+    """Its rows go on to learn; what other keys are pushed is dropped, and counted."""
+    job = JOB.replace("buckets: 3}", "buckets: 3, most_rows: 12}").replace("epochs: 3", "epochs: 90")
+    read_by_the_user(tmp_path, job, "", "21,600 samples trained")
+    happened = [json.loads(line) for line in (tmp_path / "runs/rows/events.jsonl").read_text().splitlines()]
+    lines = [text for one in happened if (text := event_text(one["event"], one)) and "table" in text]
+    assert len(lines) == 1
+    assert re.search("table user is full", lines[0])
+    print(f"among the run's events: {lines[0]}")
+    (end,) = ends(tmp_path)
+    first, last = (np.mean([loss for _, loss in end["losses"][part]]) for part in FIRST_AND_LAST)
+    assert last < first
 
 
 @pytest.mark.long
 def test_a_script_that_reads_other_tables_is_refused(tmp_path: Path) -> None:
-    said = run_script(tmp_path, JOB.replace("epochs: 3", "epochs: 300"), 2, ROWS, str(tmp_path), "other").stderr
-    assert re.search(r"replica's module reads rows of (user, and that of the job of item|item, user, and that)", said)
+    wanted = r"replica's module reads rows of (user, and that of the job of item|item, user, and that)[^;]*"
+    said = read_by_the_user(tmp_path, JOB.replace("epochs: 3", "epochs: 300"), "other", wanted, workers=2)
     assert "ended with exit code 2" in said, "another start cannot help"
 
 
 @pytest.mark.long
 def test_a_run_is_not_resumed_with_other_rows(tmp_path: Path) -> None:
     launch(tmp_path, JOB, 1, ROWS, str(tmp_path))
-    (tmp_path / "job.yaml").write_text(JOB.replace("width: 4", "width: 8").replace("epochs: 3", "epochs: 4"))
-    command = [sys.executable, "-m", "dbelief", "run", "--quiet", "--resume", "--job", "job.yaml", str(ROWS), "."]
-    ended = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
-    assert ended.returncode == 2
-    (error,) = [line for line in ended.stderr.splitlines() if line.startswith("Error: ")]
-    assert re.search(r"snapshot set \S+: table 'user' has rows of 4 numbers in it, and width 8 in the job file;", error)
+    other = JOB.replace("width: 4", "width: 8").replace("epochs: 3", "epochs: 4")
+    wanted = r"^Error: snapshot set \S+: table 'user' has rows of 4 numbers in it, and width 8 in the job file;.*"
+    read_by_the_user(tmp_path, other, "", wanted, "--resume")
