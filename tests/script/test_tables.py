@@ -132,7 +132,7 @@ def read_by_the_user(folder: Path, job: str, what: str, wanted: str, *options: s
     assert "Traceback" not in said
     found = [match[0] for line in said.splitlines() if (match := re.search(wanted, line))]
     assert found, said
-    print(f"exit code {ended.returncode}, read by the user: {found[-1]}")
+    print(f"read by the user, exit code {ended.returncode}: {found[-1]}")
     return said
 
 
@@ -155,7 +155,7 @@ def test_a_full_table_trains_on(tmp_path: Path) -> None:
     lines = [text for one in happened if (text := event_text(one["event"], one)) and "table" in text]
     assert len(lines) == 1
     assert re.search("table user is full", lines[0])
-    print(f"among the run's events: {lines[0]}")
+    print(f"read among the events: {lines[0]}")
     (end,) = ends(tmp_path)
     first, last = (np.mean([loss for _, loss in end["losses"][part]]) for part in FIRST_AND_LAST)
     assert last < first
