@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points, version
@@ -15,7 +16,7 @@ import click
 from dbelief.cli import operator_commands, run_commands
 from dbelief.cli.role_options import adding, sharing_option
 from dbelief.errors import Interrupted
-from dbelief.launch.slurm.command import guard_command, slurm_command
+from dbelief.launch.slurm.command import guard_command
 from dbelief.process.log import configure
 from dbelief.process.terminal.command_group import CommandGroup
 from dbelief.process.terminal.completion import job_files
@@ -91,7 +92,7 @@ def main(wanted: bool) -> None:
         configure()
 
 
-for _command in (*operator_commands.COMMANDS, *run_commands.COMMANDS, slurm_command, guard_command):
+for _command in (*operator_commands.COMMANDS, *run_commands.COMMANDS, guard_command):
     main.add_command(_command)
 
 
@@ -107,10 +108,10 @@ _whole_job = adding(
         click.option(
             "--on",
             "backend",
-            type=click.Choice(["local", "ssh", "ray"]),
+            type=click.Choice(["local", "ssh", "ray", "slurm"]),
             default="local",
             show_default=True,
-            help="Where shards and workers run: this machine, hosts that ssh reaches, or a Ray cluster.",
+            help="Where members run: this machine, hosts that ssh reaches, a Ray cluster, or Slurm's nodes.",
         ),
         click.option(
             "--hosts",
@@ -126,6 +127,12 @@ _whole_job = adding(
             help="With --on ssh: how dbelief is started on a host.",
         ),
         click.option("--address", help="With --on ssh: this machine's, where hosts do not all see the same."),
+        click.option(
+            "--sbatch",
+            default="",
+            metavar="OPTIONS",
+            help="With --on slurm, outside of a batch job: more options of sbatch, as one word.",
+        ),
     )
 )
 """Options of commands that run a complete job; `_run_whole` takes them."""
@@ -138,6 +145,8 @@ def _run_whole(
     hosts: Path | None,
     remote_command: str,
     address: str | None,
+    sbatch: str,
+    resume: bool,
     script: Sequence[str] = (),
     **options: Any,
 ) -> NoReturn:
@@ -150,9 +159,12 @@ def _run_whole(
         from dbelief.tools.report.at_end import PicturesAtEnd, are_wanted
 
         pictures = PicturesAtEnd if are_wanted() else None
-        fields = parse_overrides(overrides)
-        site = Where(backend, hosts, remote_command, address).site(server, job_file, fields)
-        code = run_job(job_file, fields, **options, site=site, pictures=pictures, script=script)
+        where, fields = Where(backend, hosts, remote_command, address, sbatch), parse_overrides(overrides)
+        if where.submits:
+            raise SystemExit(where.submit(sys.argv[1:], job_file, fields))
+        place = where.place(server, job_file, fields, resume)
+        options |= {"site": place.site, "pictures": pictures, "script": script}
+        code = run_job(job_file, place.overrides, place.resume, **options)
     raise SystemExit(code)
 
 

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from dbelief.errors import UserError
 from dbelief.job import Job, load_job
 from dbelief.launch.forked_process import ForkServer
 from dbelief.launch.site import LoopbackSite, Site
 from dbelief.url import Url
+
+BACKENDS = ("local", "ssh", "ray", "slurm")
+"""This machine; hosts that ssh reaches; a Ray cluster; the nodes of a batch job of Slurm."""
+
+
+class Placed(NamedTuple):
+    """The site of a job, the job's fields there, and whether it resumes."""
+
+    site: Site
+    overrides: Mapping[str, str]
+    resume: bool
 
 
 @dataclass(frozen=True)
@@ -21,56 +33,93 @@ class Where:
     Attributes
     ----------
     backend
-        "local": this machine; "ssh": hosts; "ray": a Ray cluster.
+        One of `BACKENDS`.
     hosts
         File that lists hosts; needed by "ssh", and of no other.
     remote_command
         How `dbelief` is started on a host: words, without a shell's variables.
     address
         Of this machine, as hosts reach it; None: as they see it.
+    sbatch
+        Options of `sbatch`, of "slurm" where this process submits the batch job.
     """
 
     backend: str = "local"
     hosts: Path | None = None
     remote_command: str = "dbelief"
     address: str | None = None
+    sbatch: str = ""
 
-    def site(self, server: ForkServer | None, job_file: Path, overrides: Mapping[str, str]) -> Site:
-        """The site of a job; `server`: for processes of this machine; None: the site has one of its own.
+    def place(
+        self, server: ForkServer | None, job_file: Path, overrides: Mapping[str, str], resume: bool = False
+    ) -> Placed:
+        """Where a job runs; `server`: for processes of this machine; None: the site has one of its own.
 
         Raises
         ------
         UserError
-            Options are missing, or are of another backend; a host has no `dbelief`.
+            Options are missing, or are of another backend; the backend is not there; a host has no `dbelief`.
         RuntimeFailure
-            A host cannot be reached.
+            A host cannot be reached; Slurm's commands fail.
         """
-        if self.backend != "ssh":
-            if self.hosts is not None or self.address is not None:
-                raise UserError(f"--hosts and --address are of --on ssh, and this is --on {self.backend}")
-            return LoopbackSite(server) if self.backend == "local" else self._ray(load_job(job_file, overrides))
+        if self.backend != "ssh" and (self.hosts is not None or self.address is not None):
+            raise UserError(f"--hosts and --address are of --on ssh, and this is --on {self.backend}")
+        if self.backend != "slurm" and self.sbatch:
+            raise UserError(f"--sbatch is of --on slurm, and this is --on {self.backend}")
+        if self.backend == "slurm":
+            from dbelief.launch.slurm.launch import allocated
+
+            return Placed(*allocated(job_file, overrides, resume))
+        if self.backend == "local":
+            return Placed(LoopbackSite(server), overrides, resume)
+        job = load_job(job_file, overrides)
+        if job.record and isinstance(job.output, Url):
+            raise UserError("record: true needs a run folder that all members share, and output is an object store")
+        return Placed(self._ssh(job) if self.backend == "ssh" else _ray(job), overrides, resume)
+
+    @property
+    def submits(self) -> bool:
+        """Whether this process is outside of the nodes, and submits the command as a batch job."""
+        from dbelief.launch.slurm.launch import in_batch_job
+
+        return self.backend == "slurm" and not in_batch_job()
+
+    def submit(self, words: Sequence[str], job_file: Path, overrides: Mapping[str, str]) -> int:
+        """Submit this command, as these words, as a batch job, and follow it to its end; its exit code.
+
+        Raises
+        ------
+        UserError
+            The job file is invalid.
+        RuntimeFailure
+            Slurm refuses the job, or ended it.
+        """
+        from dbelief.launch.slurm.launch import tasks_of
+        from dbelief.launch.slurm.submission import submit_and_follow
+
+        job = load_job(job_file, overrides)
+        return submit_and_follow(job.name, words, tasks_of(job), _words("--sbatch", self.sbatch))
+
+    def _ssh(self, job: Job) -> Site:
         from dbelief.launch.ssh.hosts import read_hosts
         from dbelief.launch.ssh.site import SshSite
 
         if self.hosts is None:
             raise UserError("--on ssh needs --hosts FILE: a line for each host, HOST or HOST slots=N")
-        try:
-            program = shlex.split(self.remote_command)
-        except ValueError as error:
-            raise UserError(f"--remote-command {self.remote_command!r}: {error}") from None
+        program = _words("--remote-command", self.remote_command)
         if not program:
             raise UserError("--remote-command is empty; it is how dbelief is started on a host")
-        job = load_job(job_file, overrides)
-        _check_record(job)
         return SshSite(read_hosts(self.hosts), program, self.address, shares=not isinstance(job.output, Url))
 
-    def _ray(self, job: Job) -> Site:
-        from dbelief.launch.ray.site import RaySite
 
-        _check_record(job)
-        return RaySite(job)
+def _ray(job: Job) -> Site:
+    from dbelief.launch.ray.site import RaySite
+
+    return RaySite(job)
 
 
-def _check_record(job: Job) -> None:
-    if job.record and isinstance(job.output, Url):
-        raise UserError("record: true needs a run folder that all members share, and output is an object store")
+def _words(option: str, text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"{option} {text!r}: {error}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from dbelief.rundir.folder import CREDENTIALS
@@ -19,8 +19,8 @@ DAYS = 365.0
 
 
 @contextmanager
-def job_credentials(run: Path, address: str) -> Iterator[Path]:
-    """The folder of the roles' credentials, in a run folder, where the operator's commands find them.
+def job_credentials(within: Path, address: str) -> Iterator[Path]:
+    """The folder of the roles' credentials, within another one: the operator's commands find it in the run folder.
 
     This process has the operator's.
 
@@ -29,11 +29,18 @@ def job_credentials(run: Path, address: str) -> Iterator[Path]:
     address
         Host name or IP address of the coordinator, as members have it.
     """
-    folder = run / CREDENTIALS
+    folder = within / CREDENTIALS
     shutil.rmtree(folder, ignore_errors=True)  # of a launcher that was killed
     make_credentials(folder, DAYS, ("localhost",), (address, "localhost"))
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        stack.callback(_remove, folder)
         load(folder / "operator", ("operator",))
         log.info(f"credentials for dbelief top: {folder / 'operator'}")
         yield folder
+
+
+def _remove(folder: Path) -> None:
+    """Remove the folder, and the one that was made for it alone."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):  # it holds more
+        folder.parent.rmdir()

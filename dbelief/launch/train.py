@@ -154,7 +154,7 @@ def train(
     quiet
         Show nothing while it runs.
     on
-        Where members run: "local", "ssh" or "ray".
+        Where members run: "local", "ssh", "ray", or within a batch job of Slurm "slurm".
     hosts
         With "ssh": the file that lists hosts.
     overrides
@@ -177,14 +177,19 @@ def train(
     where = Where(on, Path(hosts) if hosts is not None else None)
     if isinstance(job, Mapping):
         with _written(build_job(job, Path.cwd(), overrides=fields)) as file:
-            run = _run_cluster(file, {}, quiet=quiet, site=where.site(None, file, {}))
+            run = _placed(where, file, {}, quiet)
     else:
-        run = _run_cluster(Path(job), fields, quiet=quiet, site=where.site(None, Path(job), fields))
+        run = _placed(where, Path(job), fields, quiet)
     if run.code == EvaluationFailed.exit_code:
         raise EvaluationFailed(f"job {run.summary.job}: {run.summary.outcome}", Run(run.where, run.summary))
     if run.code:
         raise RuntimeFailure(f"job {run.summary.job}: {run.summary.reason}")
     return Run(run.where, run.summary)
+
+
+def _placed(where: Where, job_file: Path, fields: Mapping[str, str], quiet: bool) -> _Ended:
+    place = where.place(None, job_file, fields)
+    return _run_cluster(job_file, place.overrides, place.resume, quiet, site=place.site)
 
 
 @contextmanager

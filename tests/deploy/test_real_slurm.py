@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,10 @@ from typing import Any
 
 import pytest
 
+from tests.dbelief.launch.processes import soon
 from tests.deploy.dashboard import DEPLOY
+from tests.deploy.digits_job import LONG as OFTEN
+from tests.deploy.digits_job import DigitsJob, ends_well, scales_stops_and_resumes
 from tests.deploy.slurm_cluster import SlurmCluster, missing
 from tests.processes.conftest import wait_for
 
@@ -130,6 +134,38 @@ def start(tmp_path: Path, folder: Path) -> Iterator[Callable[..., SlurmCluster]]
     yield start
     for cluster in clusters:
         cluster.__exit__(None, None, None)
+
+
+@pytest.fixture
+def outside(start: Callable[..., SlurmCluster], folder: Path) -> Iterator[DigitsJob]:
+    """Commands on a computer that is none of the two nodes."""
+    made = DigitsJob(folder, ["--on", "slurm", "--sbatch", "--nodes=2"], {**os.environ, **start(2, 4).environment})
+    yield made
+    made.end()
+
+
+def test_by_one_word(outside: DigitsJob) -> None:
+    said = ends_well(outside.train(SHORT), 200)
+    assert re.search(r"Slurm job 1: submitted; 5 tasks\n(.*\n)*Slurm job 1: completed", said), said
+    assert outside.summary["samples"] == SHORT * EPOCH
+    assert outside.summary["test_accuracy"] > 0.9
+    failed = outside.train(SHORT, "--set", "strategy.rule.rate=1e30")
+    _, said = failed.communicate(timeout=200)
+    assert failed.returncode == 1, said
+
+
+def test_scaled_stopped_and_resumed_by_one_word(outside: DigitsJob) -> None:
+    scales_stops_and_resumes(outside)
+
+
+def test_ctrl_c_stops_the_batch_job(outside: DigitsJob) -> None:
+    training = outside.train(OFTEN)
+    soon(lambda: outside.trains, "it does not train")
+    training.send_signal(signal.SIGINT)
+    _, said = training.communicate(timeout=100)
+    assert training.returncode == 130, said
+    assert "Ctrl-C: Slurm job 1: it takes a last snapshot set, and ends" in said
+    assert outside.summary["reason"].startswith("stopped by SIGTERM")
 
 
 def submit(

@@ -37,7 +37,7 @@ def guard(job: str, node: str, wait: Callable[[float], None] = time.sleep, run: 
         log(f"node {node} of the coordinator failed: job {job} is requeued, and continues from its newest snapshot set")
         _tried(["scontrol", "requeue", job], wait, run)
     except RuntimeFailure as error:
-        log(f"{error}; job {job} is cancelled. Submit it again with DBELIEF_RESUME=1: it continues from there")
+        log(f"{error}; job {job} is cancelled. Submit it again with --resume: it continues from there")
         _tried(["scancel", job], wait, run)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -11,10 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dbelief.launch.child_process import ASKED_S, RESTARTS, ChildProcess, Direct, Way
+from dbelief.launch.job_credentials import job_credentials
 from dbelief.launch.places import Places
 from dbelief.rpc.pb import coordination_pb2 as wire
-from dbelief.security.certificates import make_credentials
-from dbelief.security.identity import load
 
 from .allocation import Allocation
 from .silence import Silence
@@ -22,17 +20,14 @@ from .steps import Nodes, SlurmStep
 
 log = logging.getLogger(__name__)
 
-DAYS = 365.0
-"""Validity of the job's certificates."""
-
 
 class SlurmSite:
     """A `Site` of one batch job.
 
     Parameters
     ----------
-    credentials
-        Folder on storage that all nodes share; created here, and removed at the end.
+    shared
+        Folder on storage that all nodes share, for the credentials' own; None: the run folder.
     beat_s
         The job's heartbeat deadline.
     """
@@ -42,7 +37,7 @@ class SlurmSite:
     def __init__(
         self,
         allocation: Allocation,
-        credentials: Path,
+        shared: Path | None,
         beat_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -51,7 +46,7 @@ class SlurmSite:
         self._nodes = Nodes(allocation)
         self._places = Places(allocation.tasks)
         self._places.put("coordinator", "coordinator", [allocation.first])
-        self._credentials = credentials
+        self._shared, self._credentials = shared, Path()
         self._silence = Silence(beat_s)
         self._clock = clock
         self._guard: ChildProcess | None = None
@@ -59,18 +54,16 @@ class SlurmSite:
     @contextmanager
     def entered(self, logs: Path) -> Iterator[None]:
         """See `Site`."""
-        make_credentials(self._credentials, DAYS, ("localhost",), (self._allocation.first, "localhost"))
-        load(self._credentials / "operator", ("operator",))
-        try:
-            if len(self._allocation.tasks) > 1:
-                self._guard = self._guarding(logs)
-                self._guard.start()
-            yield
-        finally:
-            if self._guard is not None and self._guard.process is not None:
-                self._guard.process.send_signal(signal.SIGTERM)  # srun ends its step
-                self._guard.finish(ASKED_S)
-            shutil.rmtree(self._credentials, ignore_errors=True)
+        with job_credentials(self._shared or logs.parent, self._allocation.first) as self._credentials:
+            try:
+                if len(self._allocation.tasks) > 1:
+                    self._guard = self._guarding(logs)
+                    self._guard.start()
+                yield
+            finally:
+                if self._guard is not None and self._guard.process is not None:
+                    self._guard.process.send_signal(signal.SIGTERM)  # srun ends its step
+                    self._guard.finish(ASKED_S)
 
     def registry_folder(self, run: Path, scratch: Path) -> Path:
         """See `Site`: a job whose first node fails restarts from a snapshot set, so the node's own disk suffices."""

@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("command", [["train"], ["job", "check"], ["sweep"], ["compare"], ["plan"], ["slurm"]])
+@pytest.mark.parametrize("command", [["train"], ["job", "check"], ["sweep"], ["compare"], ["plan"]])
 def test_job_files(command: list[str]) -> None:
     assert completed(*command, "") == [("plain", name) for name in ("a.yaml", "b.yml", "examples/digits.yaml")]
     assert completed(*command, "ex") == [("plain", "examples/digits.yaml")]

@@ -23,7 +23,5 @@ def test_remaining_tasks_are_workers() -> None:
 
 
 def test_too_few_tasks_are_refused() -> None:
-    with pytest.raises(
-        UserError, match=r"3 tasks are too few: 1 coordinator, 2 shards, and workers.*DBELIEF_WORKERS=1"
-    ):
+    with pytest.raises(UserError, match=r"3 tasks are too few: 1 coordinator, 2 shards, and workers.*--set replicas=1"):
         workers_for(_job(shards="2"), 3)

@@ -23,6 +23,7 @@ from .stand_in import StandIn
 pytestmark = pytest.mark.processes
 
 PROGRAM = [sys.executable, "-P", "-m", "dbelief"]
+DIGITS = Path(__file__).parents[4] / "examples/digits.yaml"
 JOB = """
 name: digits
 model: {layers: [{dense: 16}, relu, {dense: 10}], loss: softmax_cross_entropy}
@@ -120,6 +121,8 @@ def test_a_command_that_fails_names_its_host(ssh: StandIn) -> None:
     ("where", "why"),
     [
         (Where("local", hosts=Path("hosts.txt")), "--hosts and --address are of --on ssh, and this is --on local"),
+        (Where("ray", address="10.0.0.1"), "--hosts and --address are of --on ssh, and this is --on ray"),
+        (Where("ssh", Path("x"), sbatch="--time=1"), "--sbatch is of --on slurm, and this is --on ssh"),
         (Where("ssh"), "--on ssh needs --hosts FILE"),
         (Where("ssh", Path("x"), "a 'b"), '--remote-command "a \'b": No closing quotation'),
         (Where("ssh", Path("x"), ""), "--remote-command is empty"),
@@ -127,7 +130,7 @@ def test_a_command_that_fails_names_its_host(ssh: StandIn) -> None:
 )
 def test_options_of_another_backend_are_refused(where: Where, why: str) -> None:
     with pytest.raises(UserError, match=why):
-        where.site(None, Path("job.yaml"), {})
+        where.place(None, DIGITS, {})
 
 
 def on_hosts(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
