@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -153,7 +153,7 @@ def _run_whole(
     """Run a complete job, and exit with its code."""
     from dbelief.launch.forked_process import ForkServer
 
-    with cli_errors(), ForkServer() as server:  # it imports the roles' programs while this process imports its own
+    with cli_errors(), ForkServer() if backend == "local" else nullcontext() as server:  # imports beside this process
         from dbelief.launch.backends import Where
         from dbelief.launch.train import run_job
         from dbelief.tools.report.at_end import PicturesAtEnd, are_wanted

@@ -62,10 +62,7 @@ class Where:
         RuntimeFailure
             A host cannot be reached; Slurm's commands fail.
         """
-        if self.backend != "ssh" and (self.hosts is not None or self.address is not None):
-            raise UserError(f"--hosts and --address are of --on ssh, and this is --on {self.backend}")
-        if self.backend != "slurm" and self.sbatch:
-            raise UserError(f"--sbatch is of --on slurm, and this is --on {self.backend}")
+        self._check()
         if self.backend == "slurm":
             from dbelief.launch.slurm.launch import allocated
 
@@ -76,6 +73,14 @@ class Where:
         if job.record and isinstance(job.output, Url):
             raise UserError("record: true needs a run folder that all members share, and output is an object store")
         return Placed(self._ssh(job) if self.backend == "ssh" else _ray(job), overrides, resume)
+
+    def _check(self) -> None:
+        if self.backend not in BACKENDS:
+            raise UserError(f"there is no backend {self.backend!r}; there are {', '.join(BACKENDS)}")
+        if self.backend != "ssh" and (self.hosts is not None or self.address is not None):
+            raise UserError(f"--hosts and --address are of --on ssh, and this is --on {self.backend}")
+        if self.backend != "slurm" and self.sbatch:
+            raise UserError(f"--sbatch is of --on slurm, and this is --on {self.backend}")
 
     @property
     def submits(self) -> bool:
@@ -90,13 +95,14 @@ class Where:
         Raises
         ------
         UserError
-            The job file is invalid.
+            The job file is invalid, or options are of another backend.
         RuntimeFailure
             Slurm refuses the job, or ended it.
         """
         from dbelief.launch.slurm.launch import tasks_of
         from dbelief.launch.slurm.submission import submit_and_follow
 
+        self._check()
         job = load_job(job_file, overrides)
         return submit_and_follow(job.name, words, tasks_of(job), _words("--sbatch", self.sbatch))
 

@@ -85,6 +85,11 @@ PROGRAM = (sys.executable, "-P", "-m", "dbelief")
 """Start of the command line of a `dbelief` command, in this Python."""
 
 
+def listening(arguments: Sequence[str], host: str) -> list[str]:
+    """Arguments of a member that listens at a host, any port; a script, whose words end them, does not listen."""
+    return [*arguments[:1], *([] if "--" in arguments else ["--listen", f"{host}:0"]), *arguments[1:]]
+
+
 def spawn(command: Sequence[str], log: Path, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
     """Start a command as `Way.start` says; `stdin`: see `subprocess.Popen`."""
     # Not SIGTERM: a worker would first finish its work, and wait minutes for a cluster that is gone.

@@ -177,7 +177,7 @@ def train(
     where = Where(on, Path(hosts) if hosts is not None else None)
     if isinstance(job, Mapping):
         with _written(build_job(job, Path.cwd(), overrides=fields)) as file:
-            run = _placed(where, file, {}, quiet)
+            run = _placed(where, file, {name: fields[name] for name in ("replicas",) if name in fields}, quiet)
     else:
         run = _placed(where, Path(job), fields, quiet)
     if run.code == EvaluationFailed.exit_code:

@@ -23,7 +23,17 @@ def round_mean(length: int, pushed: Sequence[tuple[np.ndarray, float, Ranges]]) 
         Of each push the (length,) float32 gradient, which is 0 where it is absent, its weight, and the ranges of the
         segment that took no part. They are summed in this order: it decides the bits. Without weight, a push is left
         out; where all are, everything is absent.
+
+    Raises
+    ------
+    ValueError
+        A gradient has another length or dtype: the loop reads it unchecked.
     """
+    for gradient, _, _ in pushed:
+        if gradient.shape != (length,) or gradient.dtype != np.float32:
+            raise ValueError(
+                f"a gradient has {gradient.shape} numbers of {gradient.dtype}, must have {length} of float32"
+            )
     total = sum(weight for _, weight, _ in pushed)
     counted = [one for one in pushed if one[1]]
     absent: Ranges = (0, length)

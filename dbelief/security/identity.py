@@ -6,6 +6,8 @@ import functools
 import ipaddress
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from dbelief.errors import UserError
@@ -41,6 +43,17 @@ def load(folder: Path, roles: tuple[str, ...] = ()) -> None:
     if roles and found.role not in roles:
         raise UserError(f"credentials {folder}: they are for {found.role}, wanted {' or '.join(roles)}")
     _Identity.loaded = found
+
+
+@contextmanager
+def using(folder: Path, roles: tuple[str, ...] = ()) -> Iterator[None]:
+    """Use the credentials of a folder within the `with` block, as `load`, and then those of before."""
+    before = _Identity.loaded
+    load(folder, roles)
+    try:
+        yield
+    finally:
+        _Identity.loaded = before
 
 
 def current() -> Credentials | None:

@@ -97,7 +97,7 @@ class Batch:
         assert summary["samples"] == samples, summary
         assert summary["test_accuracy"] > FLOOR, summary
         wait_for(lambda: not any(map(self.cluster.on_node, self.cluster.nodes)), "all steps to end")
-        assert not [*self.folder.glob("dbelief-*")], "credentials stay behind"
+        assert not (self.run / "credentials").exists(), "credentials stay behind"
         print(*re.findall(r"^.*(?:\bnode |requeued).*$", self.output(), re.MULTILINE), sep="\n")
         print(f"test accuracy {summary['test_accuracy']:.4f}, {summary['samples']:,} samples, died: {summary['died']}")
         return summary
@@ -146,7 +146,7 @@ def outside(start: Callable[..., SlurmCluster], folder: Path) -> Iterator[Digits
 
 def test_by_one_word(outside: DigitsJob) -> None:
     said = ends_well(outside.train(SHORT), 200)
-    assert re.search(r"Slurm job 1: submitted; 5 tasks\n(.*\n)*Slurm job 1: completed", said), said
+    assert re.search(r"Slurm job 1: submitted\n(.*\n)*Slurm job 1: completed", said), said
     assert outside.summary["samples"] == SHORT * EPOCH
     assert outside.summary["test_accuracy"] > 0.9
     failed = outside.train(SHORT, "--set", "strategy.rule.rate=1e30")

@@ -71,6 +71,7 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Submit]:
             "SLURM_TASKS_PER_NODE": str(tasks),
             "SLURM_JOB_ID": str(os.getpid() % 20_000),
             "SLURM_JOB_NODELIST": "nodes",
+            "SLURMD_NODENAME": "127.0.0.1",
             "DBELIEF_JOB": "job.yaml",
             "DBELIEF_SHARDS": "2",
         }
@@ -114,7 +115,7 @@ def test_batch_job_trains_over_tls_with_the_jobs_exit_code(submit: Submit, tmp_p
     logs = {log.name for log in tmp_path.glob("runs/batch/logs/*.log")}
     assert logs == {"coordinator.log", "ps-0.log", "ps-1.log", "worker-0.log"}
     assert "--insecure" not in _told(tmp_path)
-    assert not [*tmp_path.glob("dbelief-*")], "credentials stay behind"
+    assert not (tmp_path / "runs/batch/credentials").exists(), "credentials stay behind"
 
 
 @pytest.mark.long

@@ -85,8 +85,7 @@ def test_one_worker_is_the_plain_program_with_dense_embeddings(epochs: int, ever
     assert [loss for _, loss in end["losses"]] == pytest.approx(losses, rel=1e-5)
     gaps = [np.max(np.abs(found - expected)) for found, expected in zip(end["rows"], rows, strict=True)]
     print(f"largest difference after {len(order)} steps: {gaps[0]:.1e} (Adagrad), {gaps[1]:.1e} (SparseAdam)")
-    for found, expected in zip(end["rows"], rows, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    assert max(gaps) <= 1e-6
 
 
 @pytest.mark.parametrize("strategy", ["downpour", "sync-sgd"])
@@ -121,8 +120,10 @@ def test_two_workers_one_of_which_is_killed(strategy: str, copies: int, tmp_path
     assert last < 0.92 * first
 
 
-def read_by_the_user(folder: Path, job: str, what: str, wanted: str, *options: str, workers: int = 1) -> str:
-    """All that a run says, which has a line as wanted, and no other with these words."""
+def read_by_the_user(
+    folder: Path, job: str, what: str, wanted: str, *options: str, workers: int = 1, code: int = 1
+) -> str:
+    """All that a run says, in which a line is as wanted, and ends with an exit code."""
     (folder / "job.yaml").write_text(job)
     words = ["run", "--quiet", "--job", "job.yaml", "--workers", str(workers), *options, str(ROWS), str(folder), what]
     ended = subprocess.run(
@@ -132,6 +133,7 @@ def read_by_the_user(folder: Path, job: str, what: str, wanted: str, *options: s
     assert "Traceback" not in said
     found = [match[0] for line in said.splitlines() if (match := re.search(wanted, line))]
     assert found, said
+    assert ended.returncode == code, said
     print(f"read by the user, exit code {ended.returncode}: {found[-1]}")
     return said
 
@@ -150,7 +152,7 @@ def test_a_key_beyond_int64(tmp_path: Path) -> None:
 def test_a_full_table_trains_on(tmp_path: Path) -> None:
     """Its rows go on to learn; what other keys are pushed is dropped, and counted."""
     job = JOB.replace("buckets: 3}", "buckets: 3, most_rows: 12}").replace("epochs: 3", "epochs: 90")
-    read_by_the_user(tmp_path, job, "", "21,600 samples trained")
+    read_by_the_user(tmp_path, job, "", "21,600 samples trained", code=0)
     happened = [json.loads(line) for line in (tmp_path / "runs/rows/events.jsonl").read_text().splitlines()]
     lines = [text for one in happened if (text := event_text(one["event"], one)) and "table" in text]
     assert len(lines) == 1
@@ -164,7 +166,7 @@ def test_a_full_table_trains_on(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_script_that_reads_other_tables_is_refused(tmp_path: Path) -> None:
     wanted = r"replica's module reads rows of (user, and that of the job of item|item, user, and that)[^;]*"
-    said = read_by_the_user(tmp_path, JOB.replace("epochs: 3", "epochs: 300"), "other", wanted, workers=2)
+    said = read_by_the_user(tmp_path, JOB.replace("epochs: 3", "epochs: 300"), "other", wanted, workers=2, code=0)
     assert "ended with exit code 2" in said, "another start cannot help"
 
 
@@ -173,4 +175,4 @@ def test_a_run_is_not_resumed_with_other_rows(tmp_path: Path) -> None:
     launch(tmp_path, JOB, 1, ROWS, str(tmp_path))
     other = JOB.replace("width: 4", "width: 8").replace("epochs: 3", "epochs: 4")
     wanted = r"^Error: snapshot set \S+: table 'user' has rows of 4 numbers in it, and width 8 in the job file;.*"
-    read_by_the_user(tmp_path, other, "", wanted, "--resume")
+    read_by_the_user(tmp_path, other, "", wanted, "--resume", code=2)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
+from dbelief.launch.child_process import PROGRAM, listening
+from dbelief.launch.elsewhere import bracketed, not_shared
 from dbelief.launch.guarded_program import guarded
 
 OUTPUT_BYTES = 1 << 16
 """Most of a program's output in one reply."""
-PROGRAM = sys.executable, "-P", "-m", "dbelief"
 THREADS = 4
 """Methods that run at a time: `follow` waits for the program's output."""
 
@@ -32,12 +32,15 @@ class MemberStart(NamedTuple):
         Of dbelief, which the node must have.
     file
         A file that the node must have; "": none.
+    gpu
+        Whether the actor has reserved a GPU.
     """
 
     arguments: list[str]
     folder: str
     version: str
     file: str
+    gpu: bool = False
 
 
 class MemberActor:
@@ -58,20 +61,22 @@ class MemberActor:
         if (own := version("dbelief")) != order.version:
             return f"dbelief is of version {own} there, and here of {order.version}"
         if order.file and not Path(order.file).exists():
-            return (
-                f"it does not share {Path(order.file).parent}, where shards write snapshot sets and logs of pushes: a "
-                "job on several nodes needs a folder that all share, or an object store: output: s3://..."
-            )
+            return f"it {not_shared(Path(order.file).parent)}"
         return ""
 
     def _start(self, order: MemberStart) -> str:
-        role, *more = order.arguments  # behind which may be the words of a script
-        host = f"[{self._address}]" if ":" in self._address else self._address
-        listening = [] if "--" in more else ["--listen", f"{host}:0"]  # a script does not listen
-        command = guarded(Path(order.folder), [*PROGRAM, role, *listening, *more])
+        words = listening(order.arguments, bracketed(self._address))
+        command = guarded(Path(order.folder), [*PROGRAM, *words])
+        apart = {} if order.gpu else {"CUDA_VISIBLE_DEVICES": ""}  # Ray itself does not hide devices from such an actor
         pipe = subprocess.PIPE
         self._program = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, start_new_session=True, bufsize=0
+            command,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            bufsize=0,
+            env=os.environ | apart,
         )
         return ""
 

@@ -7,12 +7,14 @@ import math
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dbelief.errors import RuntimeFailure, UserError
 from dbelief.job import Job
+from dbelief.launch.places import WORKER
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +23,6 @@ ROOM_S = 60.0
 """How long the shards' places are waited for, in seconds."""
 SMALLEST = 0.01
 """Least share of a CPU that a member reserves."""
-WORKER = "worker"
 _CLIENT = "ray://: the launcher must run on a node of the cluster: ray job submit -- dbelief train ... --on ray"
 
 
@@ -58,7 +59,8 @@ class RayCluster:
         self.namespace = f"dbelief-{secrets.token_hex(4)}"
         self._group: Any = None
         self._each = 1.0
-        self._gpus = 0
+        self._gpus = 0.0
+        self._starts = Counter[str]()
 
     def close(self) -> None:
         """Release the shards' places and, where this made it, the connection."""
@@ -73,8 +75,8 @@ class RayCluster:
     def reserve(self, job: Job) -> None:
         """Decide what each member reserves, and reserve the shards' places, spread over the nodes.
 
-        A member reserves a CPU, or as much of one as makes all of them fit. A worker of a job on GPUs reserves one of
-        those too; where the job leaves that open, as many workers do as there are GPUs.
+        A member reserves a CPU, or as much of one as makes all of them fit on the nodes that there are now. A worker of
+        a job on GPUs reserves one of those too; where the job leaves that open, as many workers do as there are GPUs.
 
         Raises
         ------
@@ -83,17 +85,23 @@ class RayCluster:
         """
         import ray
 
-        shards, whole = job.shards * job.replication, ray.cluster_resources()
-        cpus, members = whole.get("CPU", 0.0), shards + job.replicas
-        self._each = max(SMALLEST, min(1.0, math.floor(cpus / members / SMALLEST) * SMALLEST))
+        shards, nodes = job.shards * job.replication, [one["Resources"] for one in ray.nodes() if one["Alive"]]
+        cpus, members = [node.get("CPU", 0.0) for node in nodes], shards + job.replicas
+        self._each = share_of(cpus, members)
         if self._each < 1:
-            log.info(f"{cpus:g} CPUs in the Ray cluster for {members} members: each reserves {self._each:g}")
-        self._gpus = {"cpu": 0, "cuda": job.replicas, "auto": int(whole.get("GPU", 0.0))}[job.device]
+            log.info(f"{sum(cpus):g} CPUs in the Ray cluster for {members} members: each reserves {self._each:g}")
+        gpus = sum(int(node.get("GPU", 0.0)) for node in nodes)
+        self._gpus = {"cpu": 0.0, "cuda": math.inf, "auto": gpus}[job.device]
         name = f"{self.namespace} {job.name} shards"
         self._group = ray.util.placement_group([{"CPU": self._each}] * shards, strategy="SPREAD", name=name)
         if not self._group.wait(ROOM_S):
             needed = f"{shards} shards with {self._each:g} CPU each"
             raise RuntimeFailure(f"no room in the Ray cluster within {ROOM_S:g} s for {needed}; {self.free()}")
+
+    def name(self, job: str, member: str) -> str:
+        """Name of a member's next actor: the dead one keeps its own for a while."""
+        self._starts[member] += 1
+        return f"dbelief {job} {member}" + f" start {self._starts[member]}" * (self._starts[member] > 1)
 
     def options(self, role: str, number: int, again: bool) -> dict[str, Any]:
         """Ray's options of the actor of a member.
@@ -119,6 +127,14 @@ class RayCluster:
         return "free are " + ", ".join(f"{free.get(kind, 0):g} of {whole[kind]:g} {kind}" for kind in kinds)
 
 
+def share_of(cpus: Sequence[float], members: int) -> float:
+    """The largest share of a CPU, at most one, of which nodes with so many CPUs hold so many members."""
+    for hundredths in range(100, 1, -1):
+        if sum(int(100 * own / hundredths + 1e-9) for own in cpus) >= members:
+            return hundredths / 100
+    return SMALLEST
+
+
 def cluster_address(environment: Mapping[str, str]) -> str:
     """HOST:PORT of the cluster that `RAY_ADDRESS` names, else of the one that this computer is part of.
 
@@ -131,7 +147,7 @@ def cluster_address(environment: Mapping[str, str]) -> str:
     """
     address, named = environment.get("RAY_ADDRESS", ""), "RAY_ADDRESS"
     if address in ("", "auto"):
-        file = Path(environment.get("RAY_TMPDIR") or "/tmp") / "ray/ray_current_cluster"
+        file = Path(environment.get("RAY_TMPDIR") or environment.get("TMPDIR") or "/tmp") / "ray/ray_current_cluster"
         address, named = file.read_text().strip() if file.exists() else "", str(file)
     if not address:
         raise UserError("no Ray cluster runs on this computer, and RAY_ADDRESS names none; ray start --head starts one")

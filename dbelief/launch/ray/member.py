@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dbelief.errors import UserError
+from dbelief.errors import RuntimeFailure, UserError
 from dbelief.launch.child_process import Process
 from dbelief.launch.guarded_program import BROKEN, ended
+from dbelief.launch.places import WORKER
 
 from .actor import THREADS, MemberActor, MemberStart
-from .cluster import WORKER, RayCluster
-
-log = logging.getLogger(__name__)
+from .cluster import RayCluster
 
 LOOK_S = 10.0
 """How often a member that waits for room says so in its log, in seconds."""
@@ -90,42 +89,49 @@ class RayProcess:
         with self._lock:
             if self._over.is_set():
                 return
+            if ray.is_initialized():  # else `ray.kill` would connect again
+                ray.kill(self._actor)
             self._code = code
             self._over.set()
-        ray.kill(self._actor)
 
     def _run(self) -> None:
         from ray.exceptions import RayError
 
         code = BROKEN
         try:
-            with open(self._log_file, "ab", buffering=0) as output:
-                code = self._begin(output.write) or self._follow(output.write)
+            code = self._begin() or self._follow()
         except RayError as error:
-            log.debug(f"an actor has failed: {error}")
-        except OSError as error:
-            log.warning(f"{self._log_file}: cannot be written: {error.strerror}")
-        self._end(code)
+            first, *_, last = [*str(error).splitlines(), ""]
+            words = first if not last or last == first else f"{first} {last}"
+            self._write(f"Error: {words}\n".encode())
+            code = UserError.exit_code if "failed to import" in words else BROKEN
+        finally:
+            self._end(code)
 
-    def _begin(self, write: Callable[[bytes], Any]) -> int:
+    def _write(self, output: bytes) -> None:
+        """Append to the log; where the disk is full it is lost, and the program goes on."""
+        with suppress(OSError), open(self._log_file, "ab", buffering=0) as file:
+            file.write(output)
+
+    def _begin(self) -> int:
         """Start the program once the actor is placed; the exit code where that cannot be, else 0."""
         import ray
 
         started, until_s = self._actor.start.remote(self._order), time.monotonic() + ROOM_S
         while not ray.wait([started], timeout=LOOK_S)[0]:
             if time.monotonic() > until_s:
-                write(f"Error: no room in the Ray cluster within {ROOM_S:g} s for {self._room()}\n".encode())
+                self._write(f"Error: no room in the Ray cluster within {ROOM_S:g} s for {self._room()}\n".encode())
                 return 1
-            write(f"waits for room in the Ray cluster: {self._room()}\n".encode())
+            self._write(f"waits for room in the Ray cluster: {self._room()}\n".encode())
         node, hindered = ray.get(started)
         if hindered:
-            write(f"Error: node {node}: {hindered}\n".encode())
+            self._write(f"Error: node {node}: {hindered}\n".encode())
             return UserError.exit_code
         ray.get(self._actor.write.remote(self._credentials))
         self.node = node
         return 0
 
-    def _follow(self, write: Callable[[bytes], Any]) -> int:
+    def _follow(self) -> int:
         """Append the program's output to the log until its end; its exit code."""
         import ray
 
@@ -133,7 +139,7 @@ class RayProcess:
             output, code = ray.get(self._actor.follow.remote())
             if code is not None:
                 return int(code)
-            write(output)
+            self._write(output)
 
 
 class RayMember:
@@ -154,22 +160,23 @@ class RayMember:
     def __init__(self, cluster: RayCluster, job: str, role: str, name: str, credentials: Any, file: str) -> None:
         self._cluster, self._job, self._role, self._name = cluster, job, role, name
         self._credentials, self._file = credentials, file
-        self._starts = 0
+        self._number, self._starts = int(name.rpartition("-")[2]), 0
         self._process: RayProcess | None = None
 
     def start(self, arguments: list[str], log: Path) -> Process:
         """See `Way`."""
         import ray
+        from ray.exceptions import RayError
 
         self._starts += 1
-        again = self._starts > 1
-        options = self._cluster.options(self._role, int(self._name.rpartition("-")[2]), again)
-        name = (
-            f"dbelief {self._job} {self._name}" + f" start {self._starts}" * again
-        )  # a dead actor keeps its own a while
-        options |= {"name": name, "namespace": self._cluster.namespace, "max_concurrency": THREADS}
-        actor = ray.remote(MemberActor).options(**options).remote()
-        order = MemberStart(arguments, str(Path.cwd()), version("dbelief"), self._file)
+        options = self._cluster.options(self._role, self._number, self._starts > 1)
+        options |= {"name": self._cluster.name(self._job, self._name), "namespace": self._cluster.namespace}
+        try:
+            actor = ray.remote(MemberActor).options(max_concurrency=THREADS, **options).remote()
+        except (RayError, ValueError) as error:
+            raise RuntimeFailure(f"{self._name}: Ray makes no actor: {str(error).splitlines()[0]}") from error
+        here = str(Path.cwd()), version("dbelief"), self._file
+        order = MemberStart(arguments, *here, gpu="num_gpus" in options)
         self._process = RayProcess(actor, order, self._credentials, self._room, log)
         return self._process
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,16 +9,13 @@ from typing import Any
 
 from dbelief.job import Job
 from dbelief.launch.child_process import ChildProcess, Direct, Way
+from dbelief.launch.elsewhere import ROLES, bracketed, job_credentials, marker
 from dbelief.launch.guarded_program import packed
-from dbelief.launch.job_credentials import job_credentials
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.url import Url
 
 from .cluster import RayCluster
 from .member import RayMember
-
-ROLES = ("ps", "worker")
-"""Roles of members."""
 
 
 class RaySite:
@@ -36,8 +32,7 @@ class RaySite:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._cluster = RayCluster()
-        address = self._cluster.address
-        self.listen = f"[{address}]:0" if ":" in address else f"{address}:0"
+        self.listen = f"{bracketed(self._cluster.address)}:0"
         self._folder = Path()
         self._packed: dict[str, Any] = {}
         self._file = ""
@@ -52,10 +47,7 @@ class RaySite:
             self._folder = stack.enter_context(job_credentials(logs.parent, self._cluster.address))
             self._packed = {role: ray.put(packed(self._folder / role)) for role in ROLES}
             if not isinstance(self._job.output, Url):
-                marker = logs.parent / f".shared-{secrets.token_hex(8)}"
-                marker.touch()
-                stack.callback(marker.unlink, missing_ok=True)
-                self._file = str(marker)
+                self._file = str(stack.enter_context(marker(logs.parent)))
             self._cluster.reserve(self._job)
             yield
 

@@ -32,11 +32,16 @@ def allocated(job_file: Path, overrides: Mapping[str, str], resume: bool) -> tup
     Raises
     ------
     UserError
-        The job file is invalid, or there are too few tasks.
+        The job file is invalid, there are too few tasks, or this is not the allocation's first node.
     RuntimeFailure
         Slurm's commands fail.
     """
     allocation = Allocation.of(os.environ)
+    if os.environ.get("SLURMD_NODENAME") != allocation.first:
+        raise UserError(
+            f"this process is not on {allocation.first}, the first node of Slurm job {allocation.job}: its batch "
+            "script runs this command, or env -u SLURM_JOB_ID dbelief ..., which submits another job"
+        )
     job = load_job(job_file, overrides)
     left = {} if "replicas" in overrides else {"replicas": str(workers_for(job, sum(allocation.tasks.values())))}
     sets = {**overrides, **left, "pin_cores": "false"}  # Slurm assigns the cores

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dbelief.launch.child_process import ASKED_S, RESTARTS, ChildProcess, Direct, Way
-from dbelief.launch.job_credentials import job_credentials
+from dbelief.launch.elsewhere import job_credentials
 from dbelief.launch.places import Places
 from dbelief.rpc.pb import coordination_pb2 as wire
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dbelief.errors import RuntimeFailure, UserError
-from dbelief.launch.child_process import PROGRAM, Process, describe_exit, spawn
+from dbelief.launch.child_process import PROGRAM, Process, describe_exit, listening, spawn
 from dbelief.launch.places import WORKER, Places
 
 from .allocation import Allocation
@@ -72,10 +72,10 @@ class SlurmStep:
         """The srun command line; reserves a place on a node, once for each start."""
         self._ended = None
         self._node = self._places.put(self._role, self._name, self._nodes.left())
-        listening = ["--listen", f"{self._node}:0"] if self._listens else []
+        words = listening(arguments, self._node) if self._listens else arguments
         srun = [shutil.which("srun") or "srun", *self._sharing(), "--kill-on-bad-exit=0", f"--job-name={self._name}"]
         where = ["--nodes=1", "--ntasks=1", f"--nodelist={self._node}"]
-        return [*srun, *where, *PROGRAM, *arguments, *listening]
+        return [*srun, *where, *PROGRAM, *words]
 
     def ask_to_end(self, process: Process) -> None:
         """See `Way`: through Slurm, since srun itself would kill the member at SIGTERM."""

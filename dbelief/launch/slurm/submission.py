@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import logging
 import re
 import shlex
@@ -28,8 +29,25 @@ TRIES = 60
 """Looks at the job in a row that may fail, as while the controller is restarted."""
 OPTIONS = "--cpus-per-task=1", "--signal=B:TERM@120", "--no-kill", "--requeue", "--open-mode=append"
 """Of `sbatch`: a last snapshot set before the time limit, and nodes that fail end only their own members."""
-_FIELD = re.compile(r"\b(JobState|Reason|ExitCode|StdOut)=(\S+)")
-_OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
+_FIELD = re.compile(r"\b(JobState|Reason|ExitCode)=(\S+)|\b(StdOut)=(.*)$", re.MULTILINE)
+_OVER = {
+    "COMPLETED",
+    "FAILED",
+    "CANCELLED",
+    "TIMEOUT",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "BOOT_FAIL",
+    "DEADLINE",
+    "PREEMPTED",
+}
+
+
+_ENDS = {
+    "PENDING": ([], "it is cancelled"),
+    "RUNNING": (["--batch", "--signal=TERM"], "it takes a last snapshot set, and ends"),
+}
+"""Options of `scancel` for a job in a state, and what it does then."""
 
 
 def submit(name: str, words: Sequence[str], tasks: int, options: Sequence[str]) -> str:
@@ -74,19 +92,21 @@ class BatchJob:
         self._shown = 0
         self._failures = 0
         self._fields: dict[str, str] = {}
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def follow(self, interrupted: Interrupt) -> int:
         """Show the job's states and its output until its end; its exit code.
 
-        It waits in the queue for as long as Slurm has no room. Where a signal comes, the job is asked to end: it takes
-        a last snapshot set, and the exit code is 130. A second signal ends this process; the job goes on.
+        It waits in the queue for as long as Slurm has no room. At SIGINT or SIGTERM the job is asked to end: it takes
+        a last snapshot set, and the exit code is 130. A second signal ends this process alone. At SIGHUP, as when the
+        terminal is closed, this process ends, and the job goes on.
 
         Raises
         ------
         RuntimeFailure
             Slurm ended the job, or does not answer.
         """
-        state, asked = "", False
+        state, asked = "", ""
         while True:
             self._look()
             self._show()
@@ -96,11 +116,13 @@ class BatchJob:
                 log.info(f"Slurm job {self._number}: {now.lower()}" + (f" ({reason})" if reason != "None" else ""))
                 state = now
             if state in _OVER:
-                return self._code(state, asked)
-            if interrupted.is_set() and not asked:
-                asked = True
-                self._ask_to_end(cause_of(interrupted), state)
-            (time.sleep if asked else interrupted.wait)(LOOK_S)
+                return self._code(state, bool(asked))
+            if interrupted.is_set() and interrupted.number == signal.SIGHUP:
+                log.info(f"Slurm job {self._number} goes on, and is not followed any further")
+                return STOPPED
+            if interrupted.is_set() and state != asked and state in _ENDS and self._ask_to_end(interrupted, state):
+                asked = state
+            (time.sleep if interrupted.is_set() else interrupted.wait)(LOOK_S)
 
     def _look(self) -> None:
         try:
@@ -111,7 +133,7 @@ class BatchJob:
                 raise RuntimeFailure(f"Slurm job {self._number}: {error}") from error
             return
         self._failures = 0
-        self._fields = dict(_FIELD.findall(found))
+        self._fields = {name or path: value or file for name, value, path, file in _FIELD.findall(found)}
 
     def _show(self) -> None:
         """Write what is new in the job's output, which may not be there yet."""
@@ -119,14 +141,18 @@ class BatchJob:
             output.seek(self._shown)
             new = output.read()
             self._shown += len(new)
-            self._write(new.decode(errors="replace"))
+            self._write(self._decoder.decode(new))
 
-    def _ask_to_end(self, cause: str, state: str) -> None:
-        pending = state == "PENDING"
-        words = "it is cancelled" if pending else "it takes a last snapshot set, and ends"
-        log.info(f"{cause}: Slurm job {self._number}: {words}")
-        number = signal.Signals.SIGTERM.name.removeprefix("SIG")
-        self._run(["scancel", *([] if pending else ["--batch", f"--signal={number}"]), self._number])
+    def _ask_to_end(self, interrupted: Interrupt, state: str) -> bool:
+        """Ask the job to end, in the queue or on its nodes; whether Slurm has taken it."""
+        options, words = _ENDS[state]
+        try:
+            self._run(["scancel", *options, self._number])
+        except RuntimeFailure as error:
+            log.warning(f"{error}; trying again")
+            return False
+        log.info(f"{cause_of(interrupted)}: Slurm job {self._number}: {words}")
+        return True
 
     def _code(self, state: str, asked: bool) -> int:
         if asked and state in ("COMPLETED", "CANCELLED"):
@@ -141,5 +167,5 @@ def submit_and_follow(name: str, words: Sequence[str], tasks: int, options: Sequ
     """Submit a command, and follow the job to its end; its exit code. Arguments as of `submit`; errors too."""
     with interrupt_event() as interrupted:
         number = submit(name, words, tasks, options)
-        log.info(f"Slurm job {number}: submitted; {tasks} tasks")
+        log.info(f"Slurm job {number}: submitted")
         return BatchJob(number).follow(interrupted)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dbelief.errors import UserError
-from dbelief.launch.child_process import Process, spawn
+from dbelief.launch.child_process import Process, listening, spawn
 from dbelief.launch.guarded_program import BROKEN, ended, guarded, packed
 from dbelief.launch.places import Places
 
@@ -59,9 +59,8 @@ class SshMember:
         """The command line of `ssh`; reserves a place on a host, once for each start."""
         self._ended = None
         self._host = self._places.put(self._role, self._name, self._hosts.left())
-        role, *more = arguments  # behind which may be the words of a script
-        listening = [] if "--" in more else ["--listen", f"{self._listens[self._host]}:0"]  # a script does not listen
-        return command_line(self._host, guarded(self._folder, [*self._program, role, *listening, *more]))
+        words = [*self._program, *listening(arguments, self._listens[self._host])]
+        return command_line(self._host, guarded(self._folder, words))
 
     def ask_to_end(self, process: Process) -> None:
         """See `Way`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import secrets
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from dbelief.errors import RuntimeFailure, UserError
 from dbelief.launch.child_process import ChildProcess, Direct, Way
-from dbelief.launch.job_credentials import job_credentials
+from dbelief.launch.elsewhere import ROLES, bracketed, job_credentials, marker, not_shared
 from dbelief.launch.places import Places
 from dbelief.rpc.pb import coordination_pb2 as wire
 
@@ -24,8 +23,6 @@ from .member import SshMember
 
 T = TypeVar("T")
 
-ROLES = ("ps", "worker")
-"""Roles of members on hosts."""
 _PROBE = 'echo "$SSH_CONNECTION"; exec "$@" --version'
 """Prints the connection's addresses, the client's and the host's, and the version of the program."""
 
@@ -72,7 +69,7 @@ class SshSite:
         self._here = address.strip("[]") if address else _here(ends)
         _check_own(self._here)
         self._listens = {host: self._here if _is_loopback(end.there) else end.there for host, end in ends.items()}
-        self.listen = f"{_bracketed(self._here)}:0"
+        self.listen = f"{bracketed(self._here)}:0"
 
     @contextmanager
     def entered(self, logs: Path) -> Iterator[None]:
@@ -84,17 +81,10 @@ class SshSite:
 
     def _check_shared(self, folder: Path) -> None:
         """Check that hosts see a folder of this machine: shards write their part of each snapshot set there."""
-        marker = folder / f".shared-{secrets.token_hex(8)}"
-        marker.touch()
-        try:
-            found = _each(self._hosts.slots, lambda host: run(host, '! [ -e "$1" ] || echo there', str(marker)))
-        finally:
-            marker.unlink()
+        with marker(folder) as file:
+            found = _each(self._hosts.slots, lambda host: run(host, '! [ -e "$1" ] || echo there', str(file)))
         if apart := [host for host, said in zip(self._hosts.slots, found, strict=True) if not said.strip()]:
-            raise UserError(
-                f"host {apart[0]} does not share {folder}, where shards write snapshot sets and logs of pushes: a job "
-                "on several hosts needs a folder that all share, or an object store: output: s3://..."
-            )
+            raise UserError(f"host {apart[0]} {not_shared(folder)}")
 
     def registry_folder(self, run: Path, scratch: Path) -> Path:
         """See `Site`."""
@@ -108,7 +98,7 @@ class SshSite:
         """See `Site`."""
         if role not in ROLES:
             return Direct()
-        listens = {host: _bracketed(address) for host, address in self._listens.items()}
+        listens = {host: bracketed(address) for host, address in self._listens.items()}
         how = self._program, Path.cwd(), self._credentials / role, listens
         return SshMember(role, name, self._hosts, self._places, *how)
 
@@ -157,11 +147,6 @@ def _check_own(address: str) -> None:
 
 def _is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-
-
-def _bracketed(address: str) -> str:
-    """As part of HOST:PORT."""
-    return f"[{address}]" if ":" in address else address
 
 
 def _each(hosts: Iterable[str], work: Callable[[str], T]) -> list[T]:

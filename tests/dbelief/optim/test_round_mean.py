@@ -1,6 +1,7 @@
 """The mean of a round's gradients: its compiled loop has the bits of NumPy's operations."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,3 +30,20 @@ def test_one_more_number_changes_no_bit_of_the_others(pushes: list[tuple[int, in
         assert np.all(np.abs(by_loop - np.sum(scaled, axis=0)) <= 8 * np.finfo(np.float32).eps * most + 2e-44)
     else:
         assert not by_loop.any()
+
+
+def test_gradients_as_messages_have_them() -> None:
+    """Read-only, and at any address."""
+    numbers = np.random.default_rng(0).standard_normal(FEW + 1).astype(np.float32)
+    message = b"x" + numbers.tobytes()
+    gradient = np.frombuffer(message, np.float32, FEW + 1, 1)
+    assert not gradient.flags.aligned
+    assert not gradient.flags.writeable
+    mean, _ = round_mean(FEW + 1, [(gradient, 3, ()), (numbers, 3, ())])
+    np.testing.assert_array_equal(mean, numbers)
+
+
+@pytest.mark.parametrize("wrong", [np.zeros(FEW, np.float32), np.zeros(FEW + 1, np.float64)])
+def test_other_gradients_are_refused(wrong: np.ndarray) -> None:
+    with pytest.raises(ValueError, match=r"a gradient has \(\d+,\) numbers of float\d\d, must have 16385 of float32"):
+        round_mean(FEW + 1, [(np.zeros(FEW + 1, np.float32), 1, ()), (wrong, 1, ())])

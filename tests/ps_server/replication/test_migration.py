@@ -28,7 +28,7 @@ from ps_server.replication.wire import Decoder, encode
 from ps_server.store.segment import Outcome, Segment
 from ps_server.store.shard import Shard
 from tests.ps_server.packed import packed
-from tests.ps_server.servers import A, B, Job, leased, status
+from tests.ps_server.servers import A, B, Job, leased, status, wait_until
 
 LENGTH = 5
 SPANS = tuple(SegmentSpan(index, index * LENGTH, LENGTH) for index in range(3))
@@ -220,11 +220,12 @@ def test_round_wait_ends_when_its_segment_migrates() -> None:
 
     thread = threading.Thread(target=waits)
     thread.start()
+    wait_until(lambda: bool(shard.barrier._awaited))
     Migration(shard).send([0], "shard 7", lambda carried: None)
     thread.join(60)
     assert [str(error) for error in heard] in (
         ["segment 0: is on its way to shard 7"],
-        ["segment 0: is at another shard now"],  # it had not begun to wait
+        ["segment 0: is at another shard now"],  # it ran again when that was over
     )
 
 

@@ -16,6 +16,7 @@ from ps_server.replication.migration import Migration
 from ps_server.store.segment import Outcome
 from ps_server.store.shard import Shard
 from tests.examples import examples
+from tests.ps_server.servers import wait_until
 
 Make = Callable[..., Any]
 A, B, C, D = REPLICAS = tuple(Pusher(number, 10 + number) for number in range(4))
@@ -133,6 +134,7 @@ def test_waiting_reader_is_woken(make: Make, ends: str) -> None:
 
     thread = threading.Thread(target=wait)
     thread.start()
+    wait_until(lambda: bool(subject.shard.barrier._awaited))
     assert not woken.is_set()
     if ends == "a push":
         subject.push(B, 1.0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -14,8 +16,10 @@ import pytest
 
 from dbelief.errors import RuntimeFailure, UserError
 from dbelief.job import load_job
+from dbelief.launch.child_process import ChildProcess
 from dbelief.launch.ray import member
-from dbelief.launch.ray.cluster import RayCluster, cluster_address
+from dbelief.launch.ray.actor import MemberActor, MemberStart
+from dbelief.launch.ray.cluster import RayCluster, cluster_address, share_of
 from dbelief.launch.ray.member import RayMember
 from dbelief.process.temporary_folder import remove_left
 from dbelief.rundir.summary import has_ended
@@ -31,6 +35,8 @@ from tests.deploy.digits_job import (
     ends_well,
     scales_stops_and_resumes,
 )
+from tests.script.test_whole import JOB as WHOLE_JOB
+from tests.script.test_whole import WHOLE
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
@@ -38,7 +44,7 @@ ray = pytest.importorskip("ray")
 NODE = {"num_cpus": 2, "object_store_memory": 100 << 20, "include_dashboard": False}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """Three nodes, on one address."""
     from ray.cluster_utils import Cluster
@@ -159,6 +165,46 @@ def test_shards_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(RuntimeFailure, match=r"no room in the Ray cluster within 0.5 s for 2 shards with 100 CPU each"):
         cluster.reserve(load_job(tmp_path / "job.yaml"))
     cluster.close()
+
+
+def test_a_script_of_ones_own(job: DigitsJob) -> None:
+    pytest.importorskip("torch")
+    (job.folder / "job.yaml").write_text(WHOLE_JOB)
+    words = ["run", "--on", "ray", "--quiet", "--job", "job.yaml", "--workers", "2", str(WHOLE), str(job.folder)]
+    ends_well(job.start(*PROGRAM, *words), 200)
+    (run,) = (job.folder / "runs").iterdir()
+    assert json.loads((run / "summary.json").read_text())["samples"] == 6 * 70
+
+
+@pytest.mark.usefixtures("connected")
+def test_what_hinders_an_actor_is_in_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(MemberActor):
+        def start(self, order: MemberStart) -> tuple[str, str]:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(member, "MemberActor", Broken)
+    cluster, log = RayCluster(), tmp_path / "worker-0.log"
+    way = RayMember(cluster, "digits", "worker", "worker-0", ray.put(b"\n"), "")
+    child = ChildProcess("worker-0", ["worker"], log, way=way)
+    child.start()
+    child.wait(60)
+    cluster.close()
+    assert re.search(r"^worker-0 was lost with its actor on no node: .*No space left on device", child.fate())
+
+
+@pytest.mark.parametrize(
+    ("cpus", "members", "share"),
+    [
+        ([8.0], 4, 1.0),
+        ([1.0, 1.0, 1.0], 4, 0.5),
+        ([2.0, 2.0, 2.0], 7, 0.66),
+        ([8.0, 8.0], 17, 0.88),
+        ([2.0, 0.0], 6, 0.33),
+        ([0.0], 3, 0.01),
+    ],
+)
+def test_all_members_fit_on_the_nodes(cpus: list[float], members: int, share: float) -> None:
+    assert share_of(cpus, members) == share
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,9 @@ def shard(slurm: _Slurm) -> SlurmStep:
 def test_step_overlaps_on_one_task_of_one_node(shard: SlurmStep) -> None:
     command = shard.command(["ps", "--number", "0"])
     assert {"--nodes=1", "--ntasks=1", "--nodelist=n2", "--overlap", "--mem=0"} <= set(command)
-    assert command[-9:] == [sys.executable, "-P", "-m", "dbelief", "ps", "--number", "0", "--listen", "n2:0"]
+    assert command[-9:] == [sys.executable, "-P", "-m", "dbelief", "ps", "--listen", "n2:0", "--number", "0"]
+    script = ["worker", "--", "train.py", "--rate", "1"]
+    assert shard.command(script)[-5:] == script, "it does not listen"
 
 
 def test_worker_has_its_gpu_and_shard_has_none(slurm: _Slurm) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -86,7 +87,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_states_and_output_are_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    output, written = tmp_path / "slurm-17.out", list[str]()
+    output, written = tmp_path / "with a space.out", list[str]()
     pending = shown("PENDING", reason="Resources", output=str(output))
     down = RuntimeFailure("scontrol did not answer")
 
@@ -115,6 +116,7 @@ def test_the_exit_code_is_the_jobs(given: str, code: int) -> None:
     [
         (shown("TIMEOUT"), "Slurm job 17: timeout"),
         (shown("CANCELLED"), "Slurm job 17: cancelled"),
+        (shown("PREEMPTED"), "Slurm job 17: preempted"),
         (RuntimeFailure("scontrol show job 17: slurm_load_jobs error: Invalid job id specified"), "Invalid job id"),
         (RuntimeFailure("scontrol did not answer within 60 s"), "did not answer"),
     ],
@@ -136,3 +138,35 @@ def test_a_signal_ends_the_job(state: str, end: str, cancels: list[str]) -> None
     interrupted.set()
     assert BatchJob("17", str, slurm).follow(interrupted) == 130
     assert slurm.cancelled == [cancels]
+
+
+def test_a_job_that_is_requeued_meanwhile_is_cancelled_too() -> None:
+    interrupted = Interrupt()
+    slurm = Slurm(shown("RUNNING"), shown("PENDING"), shown("CANCELLED"))
+    interrupted.set()
+    assert BatchJob("17", str, slurm).follow(interrupted) == 130
+    assert [command[-2] for command in slurm.cancelled] == ["--signal=TERM", "scancel"]
+
+
+def test_scancel_is_tried_again() -> None:
+    interrupted, slurm = Interrupt(), Slurm(*[shown("RUNNING")] * 3, shown("COMPLETED"))
+    interrupted.set()
+    tries = []
+
+    def busy(command: Sequence[str]) -> str:
+        if command[0] == "scancel":
+            tries.append(command)
+            if len(tries) == 1:
+                raise RuntimeFailure("scancel did not answer")
+        return slurm(command)
+
+    assert BatchJob("17", str, busy).follow(interrupted) == 130
+    assert len(tries) == 2
+
+
+def test_a_closed_terminal_leaves_the_job_running() -> None:
+    interrupted, slurm = Interrupt(), Slurm(shown("RUNNING"))
+    interrupted.number = signal.SIGHUP
+    interrupted.set()
+    assert BatchJob("17", str, slurm).follow(interrupted) == 130
+    assert slurm.cancelled == []

@@ -94,6 +94,8 @@ def test_the_operators_credentials_are_in_the_run_folder_while_the_job_runs(
             folder = logs.parent / "credentials" / role
             assert {"token", "ca.crt", "tls.key"} <= {file.name for file in folder.iterdir()}
             assert folder.stat().st_mode & 0o77 == 0
+        assert identity.current() is not None
+    assert identity.current() is None, "another job's credentials would be offered to the next one"
     assert [file.name for file in logs.parent.iterdir()] == ["logs"]
 
 
@@ -121,6 +123,7 @@ def test_a_command_that_fails_names_its_host(ssh: StandIn) -> None:
     ("where", "why"),
     [
         (Where("local", hosts=Path("hosts.txt")), "--hosts and --address are of --on ssh, and this is --on local"),
+        (Where("k8s"), "there is no backend 'k8s'; there are local, ssh, ray, slurm"),
         (Where("ray", address="10.0.0.1"), "--hosts and --address are of --on ssh, and this is --on ray"),
         (Where("ssh", Path("x"), sbatch="--time=1"), "--sbatch is of --on slurm, and this is --on ssh"),
         (Where("ssh"), "--on ssh needs --hosts FILE"),

@@ -1,8 +1,9 @@
-"""Credentials of a job whose members are on other computers: made at its start, and removed at its end."""
+"""What jobs have in common whose members are on other computers: credentials, a shared run folder, addresses."""
 
 from __future__ import annotations
 
 import logging
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -10,19 +11,21 @@ from pathlib import Path
 
 from dbelief.rundir.folder import CREDENTIALS
 from dbelief.security.certificates import make_credentials
-from dbelief.security.identity import load
+from dbelief.security.identity import using
 
 log = logging.getLogger(__name__)
 
 DAYS = 365.0
 """Validity of the job's certificates."""
+ROLES = ("ps", "worker")
+"""Roles of members."""
 
 
 @contextmanager
 def job_credentials(within: Path, address: str) -> Iterator[Path]:
     """The folder of the roles' credentials, within another one: the operator's commands find it in the run folder.
 
-    This process has the operator's.
+    They are made at the start and removed at the end; meanwhile this process has the operator's.
 
     Parameters
     ----------
@@ -34,7 +37,7 @@ def job_credentials(within: Path, address: str) -> Iterator[Path]:
     make_credentials(folder, DAYS, ("localhost",), (address, "localhost"))
     with ExitStack() as stack:
         stack.callback(_remove, folder)
-        load(folder / "operator", ("operator",))
+        stack.enter_context(using(folder / "operator", ("operator",)))
         log.info(f"credentials for dbelief top: {folder / 'operator'}")
         yield folder
 
@@ -44,3 +47,27 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):  # it holds more
         folder.parent.rmdir()
+
+
+@contextmanager
+def marker(folder: Path) -> Iterator[Path]:
+    """A file within the `with` block, by which another computer sees whether it shares the folder."""
+    file = folder / f".shared-{secrets.token_hex(8)}"
+    file.touch()
+    try:
+        yield file
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def not_shared(folder: Path) -> str:
+    """Why a folder must be shared, behind the name of the computer that does not."""
+    return (
+        f"does not share {folder}, where shards write snapshot sets and logs of pushes: a job on several computers "
+        "needs a folder that all share, or an object store: output: s3://..."
+    )
+
+
+def bracketed(address: str) -> str:
+    """An address as part of HOST:PORT."""
+    return f"[{address}]" if ":" in address else address
