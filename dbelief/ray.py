@@ -23,10 +23,16 @@ def train(
 
     Parameters
     ----------
-    job, quiet, overrides
-        As of `dbelief.train`.
-    workers, shards
+    job
+        Path of the job file; or its content as plain values.
+    workers
         How many; None: as the job says.
+    shards
+        How many; None: as the job says.
+    quiet
+        Show nothing while it runs.
+    overrides
+        Fields to replace, dots written as double underscores: `strategy__batch=64`.
 
     Returns
     -------

@@ -1,1 +1,1 @@
-"""Process launch: a complete cluster on this machine, one supervised child process, a Slurm allocation."""
+"""Process launch: a complete cluster, with members on this machine or others, and one supervised child process."""

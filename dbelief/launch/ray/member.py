@@ -101,8 +101,7 @@ class RayProcess:
         try:
             code = self._begin() or self._follow()
         except RayError as error:
-            first, *_, last = [*str(error).splitlines(), ""]
-            words = first if not last or last == first else f"{first} {last}"
+            words = _in_words(error)
             self._write(f"Error: {words}\n".encode())
             code = UserError.exit_code if "failed to import" in words else BROKEN
         finally:
@@ -197,3 +196,10 @@ class RayMember:
     def possible(self) -> bool:
         """See `Way`: Ray places it, or waits until a node has room."""
         return True
+
+
+def _in_words(error: Exception) -> str:
+    """An error of Ray in one line: of a method that raised, what it raised; of a traceback within it the last line."""
+    cause = getattr(error, "cause", None) or error
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or [type(cause).__name__]
+    return lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"

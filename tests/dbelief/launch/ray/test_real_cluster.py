@@ -159,7 +159,7 @@ def test_a_worker_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.usefixtures("connected")
 def test_shards_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dbelief.launch.ray.cluster.ROOM_S", 0.5)
-    monkeypatch.setattr("dbelief.launch.ray.cluster.SMALLEST", 100.0)
+    monkeypatch.setattr("dbelief.launch.ray.cluster.share_of", lambda cpus, members: 100.0)
     (tmp_path / "job.yaml").write_text(JOB.format(epochs=SHORT, replication=1))
     cluster = RayCluster()
     with pytest.raises(RuntimeFailure, match=r"no room in the Ray cluster within 0.5 s for 2 shards with 100 CPU each"):
