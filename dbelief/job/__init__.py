@@ -2,7 +2,7 @@
 
 from .comparison import Comparison, Every
 from .document.error_messages import nearest
-from .document.paths import place, resolve
+from .document.paths import place, resolve, variables
 from .job import Job, Limits
 from .load import build_job, load_job, parse_job
 from .metrics import OwnMetric
@@ -88,4 +88,5 @@ __all__ = [
     "place",
     "resolve",
     "schema",
+    "variables",
 ]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dbelief.errors import UserError
-from dbelief.job import Job, load_job
+from dbelief.job import Job, load_job, variables
 from dbelief.launch.forked_process import ForkServer
 from dbelief.launch.site import LoopbackSite, Site
 from dbelief.url import Url
@@ -115,7 +115,8 @@ class Where:
         program = _words("--remote-command", self.remote_command)
         if not program:
             raise UserError("--remote-command is empty; it is how dbelief is started on a host")
-        return SshSite(read_hosts(self.hosts), program, self.address, shares=not isinstance(job.output, Url))
+        shares = not isinstance(job.output, Url)
+        return SshSite(read_hosts(self.hosts), program, self.address, shares, variables(job.to_yaml()))
 
 
 def _ray(job: Job) -> Site:

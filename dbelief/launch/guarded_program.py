@@ -6,7 +6,7 @@ import base64
 import io
 import signal
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .child_process import describe_exit
@@ -26,6 +26,11 @@ IFS= read -r packed <&3 || exit 1
 printf %s "$packed" | base64 -d | tar -xof - -C "$own" || exit 1
 umask "$mask"
 cd "$1" 2>/dev/null || cd
+shift
+while [ "$1" != -- ]; do
+  eval ": \\"\\${${1%%=*}:=\\${1#*=}}\\"; export ${1%%=*}"
+  shift
+done
 shift
 ! command -v setsid >/dev/null || set -- setsid "$@"
 DBELIEF_CREDENTIALS=$own "$@" </dev/null 3<&- &
@@ -48,9 +53,13 @@ _SIGNAL = 128
 """A shell's exit code of a program that signal n has killed is 128 + n."""
 
 
-def guarded(folder: Path, words: Sequence[str]) -> list[str]:
-    """Command line that runs words so; in a folder where that exists, else in the user's own."""
-    return ["sh", "-c", _GUARD, "sh", str(folder), *words]
+def guarded(folder: Path, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+    """Command line that runs words so; in a folder where that exists, else in the user's own.
+
+    `variables`: of the environment, where the computer has none of that name itself.
+    """
+    given = [f"{name}={value}" for name, value in variables.items()]
+    return ["sh", "-c", _GUARD, "sh", str(folder), *given, "--", *words]
 
 
 def packed(folder: Path) -> bytes:

@@ -28,7 +28,7 @@ from dbelief.rundir.events import read_events
 from tests.deploy import slurm_cluster, ssh_hosts
 from tests.deploy.digits_job import PROGRAM
 
-FIELDS = "--set=limits.epochs=3", "--set=replicas=3", f"--set=data.folder={os.environ.get('DBELIEF_DATA')}/mnist"
+FIELDS = "--set=limits.epochs=3", "--set=replicas=3"
 LIMIT_S = 300.0
 
 

@@ -60,6 +60,11 @@ def _expanded(text: str) -> str:
     return _VARIABLE.sub(value, text)
 
 
+def variables(text: str) -> dict[str, str]:
+    """Variables of the environment that a job file's text names and this process has."""
+    return {name: os.environ[name] for name in _VARIABLE.findall(text) if name in os.environ}
+
+
 def anchor(text: str, folder: Path) -> str:
     """The same path for a job file that lies elsewhere; a URL, a variable at its beginning, an absolute one stay."""
     return text if text.startswith("${") or is_url(text) else str(folder.absolute() / text)

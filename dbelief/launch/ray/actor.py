@@ -34,13 +34,16 @@ class MemberStart(NamedTuple):
         A file that the node must have; "": none.
     gpu
         Whether the actor has reserved a GPU.
+    variables
+        See `guarded`.
     """
 
     arguments: list[str]
     folder: str
     version: str
     file: str
-    gpu: bool = False
+    gpu: bool
+    variables: dict[str, str]
 
 
 class MemberActor:
@@ -66,7 +69,7 @@ class MemberActor:
 
     def _start(self, order: MemberStart) -> str:
         words = listening(order.arguments, bracketed(self._address))
-        command = guarded(Path(order.folder), [*PROGRAM, *words])
+        command = guarded(Path(order.folder), [*PROGRAM, *words], order.variables)
         apart = {} if order.gpu else {"CUDA_VISIBLE_DEVICES": ""}  # Ray itself does not hide devices from such an actor
         pipe = subprocess.PIPE
         self._program = subprocess.Popen(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dbelief.errors import RuntimeFailure, UserError
+from dbelief.job import Job, variables
 from dbelief.launch.child_process import Process
 from dbelief.launch.guarded_program import BROKEN, ended
 from dbelief.launch.places import WORKER
@@ -146,8 +147,6 @@ class RayMember:
 
     Parameters
     ----------
-    job
-        Its name, which begins the actor's.
     credentials
         See `RayProcess`.
     file
@@ -156,7 +155,7 @@ class RayMember:
 
     noise: tuple[str, ...] = ("waits for room",)
 
-    def __init__(self, cluster: RayCluster, job: str, role: str, name: str, credentials: Any, file: str) -> None:
+    def __init__(self, cluster: RayCluster, job: Job, role: str, name: str, credentials: Any, file: str) -> None:
         self._cluster, self._job, self._role, self._name = cluster, job, role, name
         self._credentials, self._file = credentials, file
         self._number, self._starts = int(name.rpartition("-")[2]), 0
@@ -169,13 +168,13 @@ class RayMember:
 
         self._starts += 1
         options = self._cluster.options(self._role, self._number, self._starts > 1)
-        options |= {"name": self._cluster.name(self._job, self._name), "namespace": self._cluster.namespace}
+        options |= {"name": self._cluster.name(self._job.name, self._name), "namespace": self._cluster.namespace}
         try:
             actor = ray.remote(MemberActor).options(max_concurrency=THREADS, **options).remote()
         except (RayError, ValueError) as error:
             raise RuntimeFailure(f"{self._name}: Ray makes no actor: {str(error).splitlines()[0]}") from error
         here = str(Path.cwd()), version("dbelief"), self._file
-        order = MemberStart(arguments, *here, gpu="num_gpus" in options)
+        order = MemberStart(arguments, *here, "num_gpus" in options, variables(self._job.to_yaml()))
         self._process = RayProcess(actor, order, self._credentials, self._room, log)
         return self._process
 

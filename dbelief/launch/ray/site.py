@@ -63,7 +63,7 @@ class RaySite:
         """See `Site`."""
         if role not in ROLES:
             return Direct()
-        return RayMember(self._cluster, self._job.name, role, name, self._packed[role], self._file)
+        return RayMember(self._cluster, self._job, role, name, self._packed[role], self._file)
 
     def look(self, status: wire.StatusReply, shards: Iterable[ChildProcess]) -> None:
         """See `Site`: Ray notices nodes that are lost."""

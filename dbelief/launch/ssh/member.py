@@ -29,6 +29,8 @@ class SshMember:
         Folder on this machine whose files it gets.
     listens
         By host, the address that the member listens on, by which other members connect.
+    variables
+        See `guarded`.
     """
 
     noise: tuple[str, ...] = ()
@@ -43,9 +45,11 @@ class SshMember:
         folder: Path,
         credentials: Path,
         listens: Mapping[str, str],
+        variables: Mapping[str, str],
     ) -> None:
         self._role, self._name, self._hosts, self._places = role, name, hosts, places
         self._program, self._folder, self._credentials, self._listens = program, folder, credentials, listens
+        self._variables = variables
         self._host = ""
         self._ended: tuple[int, str] | None = None
 
@@ -60,7 +64,7 @@ class SshMember:
         self._ended = None
         self._host = self._places.put(self._role, self._name, self._hosts.left())
         words = [*self._program, *listening(arguments, self._listens[self._host])]
-        return command_line(self._host, guarded(self._folder, words))
+        return command_line(self._host, guarded(self._folder, words, self._variables))
 
     def ask_to_end(self, process: Process) -> None:
         """See `Way`."""

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from dbelief.errors import RuntimeFailure, UserError
@@ -47,6 +48,8 @@ class SshSite:
         Of this machine, which all hosts reach; None: the one that they see connections come from.
     shares
         Whether the run folder must be one that all hosts share.
+    variables
+        Of the environment, for hosts that have none of that name.
 
     Raises
     ------
@@ -60,8 +63,14 @@ class SshSite:
     stopped = 130
 
     def __init__(
-        self, slots: Mapping[str, int], program: Sequence[str], address: str | None = None, shares: bool = False
+        self,
+        slots: Mapping[str, int],
+        program: Sequence[str],
+        address: str | None = None,
+        shares: bool = False,
+        variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        self._variables = variables
         self._shares = shares
         self._hosts, self._places, self._program = ReachableHosts(slots), Places(slots), program
         self._credentials = Path()
@@ -99,7 +108,7 @@ class SshSite:
         if role not in ROLES:
             return Direct()
         listens = {host: bracketed(address) for host, address in self._listens.items()}
-        how = self._program, Path.cwd(), self._credentials / role, listens
+        how = self._program, Path.cwd(), self._credentials / role, listens, self._variables
         return SshMember(role, name, self._hosts, self._places, *how)
 
     def look(self, status: wire.StatusReply, shards: Iterable[ChildProcess]) -> None:

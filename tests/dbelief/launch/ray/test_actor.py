@@ -20,6 +20,8 @@ PROGRAM = """
 import os, sys, time
 from pathlib import Path
 own = Path(os.environ["DBELIEF_CREDENTIALS"])
+assert os.environ["GIVEN"] == "a 'b' $c" and os.environ["HAD"] == "there"
+assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
 print(os.getpid(), *sys.argv[1:], (own / "token").read_text(), own, flush=True)
 time.sleep({seconds})
 sys.exit(7)
@@ -36,9 +38,11 @@ def credentials(tmp_path: Path) -> bytes:
 def started(folder: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, *arguments: str) -> MemberActor:
     """An actor that has started the program above in a folder."""
     (file := folder / "program.py").write_text(PROGRAM.format(seconds=seconds))
+    monkeypatch.setenv("HAD", "there")
     monkeypatch.setattr(actor, "PROGRAM", (sys.executable, str(file)))
     own = MemberActor("10.0.0.7")
-    order = MemberStart(list(arguments or ("worker", "--number", "1")), str(folder), version("dbelief"), str(file))
+    words = list(arguments or ("worker", "--number", "1"))
+    order = MemberStart(words, str(folder), version("dbelief"), str(file), False, {"GIVEN": "a 'b' $c", "HAD": "here"})
     assert own.start(order) == ("10.0.0.7", "")
     return own
 
@@ -109,7 +113,7 @@ def test_it_ends_with_its_actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     ],
 )
 def test_a_node_that_does_not_fit_is_refused(change: dict[str, str], words: str, tmp_path: Path) -> None:
-    order = MemberStart(["ps"], str(tmp_path), version("dbelief"), "")._replace(**change)  # type: ignore[arg-type]
+    order = MemberStart(["ps"], str(tmp_path), version("dbelief"), "", False, {})._replace(**change)  # type: ignore[arg-type]
     node, hindered = MemberActor("10.0.0.7").start(order)
     assert node == "10.0.0.7"
     assert re.search(words, hindered)

@@ -146,8 +146,9 @@ def test_a_worker_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(member, "ROOM_S", 0.5)
     (tmp_path / "job.yaml").write_text(JOB.format(epochs=SHORT, replication=1))
     cluster, log = RayCluster(), tmp_path / "worker-0.log"
-    cluster.reserve(load_job(tmp_path / "job.yaml", {"device": "cuda"}))
-    way = RayMember(cluster, "digits", "worker", "worker-0", ray.put(b"\n"), "")
+    job = load_job(tmp_path / "job.yaml", {"device": "cuda"})
+    cluster.reserve(job)
+    way = RayMember(cluster, job, "worker", "worker-0", ray.put(b"\n"), "")
     assert way.fate(way.start(["worker"], log).wait(60))[0] == 1
     cluster.close()
     assert ray.is_initialized(), "the connection is not its own"
@@ -183,8 +184,9 @@ def test_what_hinders_an_actor_is_in_its_log(tmp_path: Path, monkeypatch: pytest
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(member, "MemberActor", Broken)
+    (tmp_path / "job.yaml").write_text(JOB.format(epochs=SHORT, replication=1))
     cluster, log = RayCluster(), tmp_path / "worker-0.log"
-    way = RayMember(cluster, "digits", "worker", "worker-0", ray.put(b"\n"), "")
+    way = RayMember(cluster, load_job(tmp_path / "job.yaml"), "worker", "worker-0", ray.put(b"\n"), "")
     child = ChildProcess("worker-0", ["worker"], log, way=way)
     child.start()
     child.wait(60)

@@ -38,7 +38,7 @@ class Member:
         credentials = folder / "credentials"
         credentials.mkdir()
         (credentials / "token").write_text("a secret")
-        how = program, folder, credentials, listens
+        how = program, folder, credentials, listens, {"GIVEN": "a b"}
         self.way = SshMember("worker", "worker-0", self.hosts, Places(slots), *how)
 
     def start(self, *arguments: str) -> Process:
