@@ -163,8 +163,8 @@ def _run_whole(
         if where.submits:
             raise SystemExit(where.submit(sys.argv[1:], job_file, fields))
         place = where.place(server, job_file, fields, resume)
-        options |= {"site": place.site, "pictures": pictures, "script": script}
-        code = run_job(job_file, place.overrides, place.resume, **options)
+        options |= {"resume": place.resume, "site": place.site, "pictures": pictures, "script": script}
+        code = run_job(job_file, place.overrides, **options)
     raise SystemExit(code)
 
 

@@ -103,7 +103,8 @@ class RayProcess:
             code = self._begin() or self._follow()
         except RayError as error:
             words = _in_words(error)
-            self._write(f"Error: {words}\n".encode())
+            if not self._over.is_set():  # else it was ended from here
+                self._write(f"Error: {words}\n".encode())
             code = UserError.exit_code if "failed to import" in words else BROKEN
         finally:
             self._end(code)

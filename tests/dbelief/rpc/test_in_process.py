@@ -100,7 +100,7 @@ def test_incomplete_round_times_out_with_its_name(together: Together) -> None:
         assert isinstance(shard, Shard)
         shard.set_membership(1, [(0, [0, 1, 2])])
     parameters.timeout_s = 0.0
-    with pytest.raises(Unavailable, match=r"segment 0: round 0 still waits for replicas \[1, 2\]"):
+    with pytest.raises(Unavailable, match=r"segment 3: round 0 still waits for replicas \[1, 2\]"):
         parameters.push(np.ones(N, np.float32), nothing_held(), Push(A, 1, np.float32(1)))
     with pytest.raises(Unavailable, match="round 0"):
         pulled(parameters, clock=1)
