@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint hooks docs protos verify-protos clean test-long test-extras test-portable test-pythons test-deploy test-containers test-slurm check-device simulate model conformance histories bench measure bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-coordinator bench-wire bench-snapshots image package lock audit dashboards
+.PHONY: help run test lint hooks docs protos verify-protos clean test-long test-extras test-portable test-pythons test-deploy test-containers test-slurm test-ray check-device simulate model conformance histories bench measure bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-coordinator bench-wire bench-snapshots image package lock audit dashboards
 
 ##@ Everyday
 
@@ -72,8 +72,8 @@ clean: ## remove .venv, .venv-extras, .venv-tools, caches and dist; runs/ stays
 test-long: .venv/ready-to-develop ## tests of half an hour: every process killed, a bad network, all Hypothesis examples
 	@$(BIN)/pytest -m "(long or hypothesis) and not deploy and not slurm" --hypothesis-profile=many -n 2 --dist worksteal -rP $(ARGS)
 
-test-extras: .venv-extras/ready ## tests that need torch, trackers, S3 or Ray, which `make test` skips: in .venv-extras, with all extras
-	@.venv-extras/bin/pytest -m "(torch or storage or trackers or ray) and not deploy and not slurm" -n 2 --dist worksteal $(ARGS)
+test-extras: .venv-extras/ready ## tests that need torch, trackers or S3, which `make test` skips: in .venv-extras, with all extras
+	@.venv-extras/bin/pytest -m "(torch or storage or trackers) and not deploy and not slurm and not ray" -n 2 --dist worksteal $(ARGS)
 
 test-portable: .venv/ready-to-develop ## numeric tests compiled for other processors: the same bits (docs/explanation/portability.md)
 	@$(BIN)/python -m tests.portable $(ARGS)
@@ -90,6 +90,9 @@ test-containers: .venv/ready-to-develop ## image and compose file in real contai
 test-slurm: .venv/ready-to-develop ## whole jobs on a Slurm cluster on this host, nodes killed; root and Debian's Slurm and munge
 	@why=$$($(BIN)/python -c 'from tests.deploy.slurm_cluster import missing; print(missing())'); \
 	if [ -n "$$why" ]; then echo "skipped: $$why"; else $(BIN)/pytest -m slurm -rP tests/deploy/test_real_slurm.py $(ARGS); fi
+
+test-ray: .venv-extras/ready ## whole jobs on a real Ray cluster of three nodes on this host, minutes
+	@.venv-extras/bin/pytest -m ray tests/dbelief/launch/ray $(ARGS)
 
 check-device: .venv/ready-to-develop ## all that needs a CUDA device, and measurements, 8 minutes; without one: ARGS=--stand-in
 	@$(BIN)/python -m benchmarks.device $(ARGS)

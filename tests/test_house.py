@@ -127,13 +127,11 @@ def test_no_file_names_a_machine() -> None:
 
 def test_what_is_skipped_without_an_extra_is_marked() -> None:
     """`make test-extras` runs what is marked, and `make test` skips it."""
-    skips = re.compile(
-        r"importorskip\(\s*\"(torch|accelerate|tensorboard|mlflow|s3fs|moto|ray)|skipif\(bool\(MISSING\)"
-    )
+    skips = re.compile(r"importorskip\(\s*\"(torch|accelerate|tensorboard|mlflow|s3fs|moto)|skipif\(bool\(MISSING\)")
     tests = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
     skipping = {path for path, text in tests.items() if skips.search(text)}
     assert len(skipping) > 10, "so few files cannot be right"
-    marked = {path for path in skipping if re.search(r"mark\.(torch|trackers|storage|ray)\b", tests[path])}
+    marked = {path for path in skipping if re.search(r"mark\.(torch|trackers|storage)\b", tests[path])}
     assert skipping - marked == set()
 
 

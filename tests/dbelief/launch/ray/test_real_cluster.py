@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from dbelief.errors import RuntimeFailure, UserError
+from dbelief.errors import RuntimeFailure
 from dbelief.job import load_job
 from dbelief.launch.child_process import ChildProcess
 from dbelief.launch.ray import member
 from dbelief.launch.ray.actor import MemberActor, MemberStart
-from dbelief.launch.ray.cluster import RayCluster, cluster_address, share_of
+from dbelief.launch.ray.cluster import RayCluster
 from dbelief.launch.ray.member import RayMember
 from dbelief.process.temporary_folder import remove_left
 from dbelief.rundir.summary import has_ended
@@ -169,7 +169,6 @@ def test_shards_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_script_of_ones_own(job: DigitsJob) -> None:
-    pytest.importorskip("torch")
     (job.folder / "job.yaml").write_text(WHOLE_JOB)
     words = ["run", "--on", "ray", "--quiet", "--job", "job.yaml", "--workers", "2", str(WHOLE), str(job.folder)]
     ends_well(job.start(*PROGRAM, *words), 200)
@@ -192,32 +191,3 @@ def test_what_hinders_an_actor_is_in_its_log(tmp_path: Path, monkeypatch: pytest
     child.wait(60)
     cluster.close()
     assert re.search(r"^worker-0 was lost with its actor on no node: .*No space left on device", child.fate())
-
-
-@pytest.mark.parametrize(
-    ("cpus", "members", "share"),
-    [
-        ([8.0], 4, 1.0),
-        ([1.0, 1.0, 1.0], 4, 0.5),
-        ([2.0, 2.0, 2.0], 7, 0.66),
-        ([8.0, 8.0], 17, 0.88),
-        ([2.0, 0.0], 6, 0.33),
-        ([0.0], 3, 0.01),
-    ],
-)
-def test_all_members_fit_on_the_nodes(cpus: list[float], members: int, share: float) -> None:
-    assert share_of(cpus, members) == share
-
-
-@pytest.mark.parametrize(
-    ("environment", "words"),
-    [
-        ({"RAY_ADDRESS": "127.0.0.1:1"}, "no Ray cluster answers at 127.0.0.1:1 .RAY_ADDRESS.: .*refused"),
-        ({"RAY_ADDRESS": "ray://127.0.0.1:1"}, "ray://: the launcher must run on a node of the cluster"),
-        ({"RAY_ADDRESS": "nowhere"}, "no Ray cluster answers at nowhere"),
-        ({"RAY_TMPDIR": "/nowhere"}, "no Ray cluster runs on this computer, and RAY_ADDRESS names none"),
-    ],
-)
-def test_there_is_no_cluster(environment: dict[str, str], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        cluster_address(environment)
