@@ -17,7 +17,7 @@ import pytest
 from tests.dbelief.launch.processes import soon
 from tests.deploy.dashboard import DEPLOY
 from tests.deploy.digits_job import LONG as OFTEN
-from tests.deploy.digits_job import DigitsJob, ends_well, scales_stops_and_resumes
+from tests.deploy.digits_job import DigitsJob, ends_well, scaled_stopped_and_resumed
 from tests.deploy.slurm_cluster import SlurmCluster, missing
 from tests.processes.conftest import wait_for
 
@@ -155,7 +155,9 @@ def test_by_one_word(outside: DigitsJob) -> None:
 
 
 def test_scaled_stopped_and_resumed_by_one_word(outside: DigitsJob) -> None:
-    scales_stops_and_resumes(outside)
+    ended = scaled_stopped_and_resumed(outside)
+    assert ended["epochs"] > ended["epochs_before"]
+    assert ended["test_accuracy"] > 0.9
 
 
 def test_ctrl_c_stops_the_batch_job(outside: DigitsJob) -> None:

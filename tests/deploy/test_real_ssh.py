@@ -13,7 +13,16 @@ import pytest
 from dbelief.process.temporary_folder import remove_left
 from dbelief.rundir.summary import has_ended
 from tests.dbelief.launch.processes import soon
-from tests.deploy.digits_job import FLOOR, LONG, PROGRAM, SAMPLES, SHORT, DigitsJob, ends_well, scales_stops_and_resumes
+from tests.deploy.digits_job import (
+    FLOOR,
+    LONG,
+    PROGRAM,
+    SAMPLES,
+    SHORT,
+    DigitsJob,
+    ends_well,
+    scaled_stopped_and_resumed,
+)
 from tests.deploy.ssh_hosts import SshHosts, missing, ssh_hosts
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(600)]
@@ -51,7 +60,9 @@ def test_a_job_ends_and_leaves_nothing(hosts: SshHosts, job: DigitsJob) -> None:
 
 
 def test_status_scale_stop_and_resume(job: DigitsJob) -> None:
-    scales_stops_and_resumes(job)
+    ended = scaled_stopped_and_resumed(job)
+    assert ended["epochs"] > ended["epochs_before"]
+    assert ended["test_accuracy"] > FLOOR
 
 
 def test_a_lost_host_is_replaced(hosts: SshHosts, job: DigitsJob) -> None:

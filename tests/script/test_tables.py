@@ -146,7 +146,8 @@ def test_a_gradient_that_is_not_finite_names_table_and_key(tmp_path: Path) -> No
 
 def test_a_key_beyond_int64(tmp_path: Path) -> None:
     wanted = r"ended with exit code 2: .*the key 9223372036854775808 is beyond int64: keys are from -2\^63 to 2\^63 - 1"
-    read_by_the_user(tmp_path, JOB, "beyond", wanted)
+    said = read_by_the_user(tmp_path, JOB, "beyond", wanted)
+    assert len(re.findall(wanted, said)) == 2, "as it happens and at the end: another start cannot help"
 
 
 def test_a_full_table_trains_on(tmp_path: Path) -> None:
@@ -175,4 +176,5 @@ def test_a_run_is_not_resumed_with_other_rows(tmp_path: Path) -> None:
     launch(tmp_path, JOB, 1, ROWS, str(tmp_path))
     other = JOB.replace("width: 4", "width: 8").replace("epochs: 3", "epochs: 4")
     wanted = r"^Error: snapshot set \S+: table 'user' has rows of 4 numbers in it, and width 8 in the job file;.*"
-    read_by_the_user(tmp_path, other, "", wanted, "--resume", code=2)
+    said = read_by_the_user(tmp_path, other, "", wanted, "--resume", code=2)
+    assert len([line for line in said.splitlines() if line.startswith("Error: ")]) == 1

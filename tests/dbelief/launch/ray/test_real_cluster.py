@@ -33,7 +33,7 @@ from tests.deploy.digits_job import (
     SHORT,
     DigitsJob,
     ends_well,
-    scales_stops_and_resumes,
+    scaled_stopped_and_resumed,
 )
 from tests.script.test_whole import JOB as WHOLE_JOB
 from tests.script.test_whole import WHOLE
@@ -105,7 +105,9 @@ def test_members_are_named_actors_and_leave_nothing(cluster: Any, job: DigitsJob
 
 
 def test_status_scale_stop_and_resume(job: DigitsJob) -> None:
-    scales_stops_and_resumes(job)
+    ended = scaled_stopped_and_resumed(job)
+    assert ended["epochs"] > ended["epochs_before"]
+    assert ended["test_accuracy"] > FLOOR
 
 
 @pytest.mark.usefixtures("connected")
