@@ -73,7 +73,7 @@ test-long: .venv/ready-to-develop ## tests of half an hour: every process killed
 	@$(BIN)/pytest -m "(long or hypothesis) and not deploy and not slurm" --hypothesis-profile=many -n 2 --dist worksteal -rP $(ARGS)
 
 test-extras: .venv-extras/ready ## tests that need torch, trackers or S3, which `make test` skips: in .venv-extras, with all extras
-	@.venv-extras/bin/pytest -m "(torch or storage or trackers) and not deploy and not slurm and not ray" -n 2 --dist worksteal $(ARGS)
+	@.venv-extras/bin/pytest -m "(torch or storage or trackers or kubernetes) and not deploy and not slurm and not ray" -n 2 --dist worksteal $(ARGS)
 
 test-portable: .venv/ready-to-develop ## numeric tests compiled for other processors: the same bits (docs/explanation/portability.md)
 	@$(BIN)/python -m tests.portable $(ARGS)
@@ -200,7 +200,7 @@ endef
 .venv-extras/ready: $(LOCKED)
 	$(check-python)
 	@echo "installing dbelief with torch and all other extras into .venv-extras (once; some minutes)"
-	$(call install,.venv-extras,build run dev tensorboard mlflow parquet images ray s3 storage-tests)
+	$(call install,.venv-extras,build run dev tensorboard mlflow parquet images kubernetes ray s3 storage-tests kubernetes-tests)
 	$(call install-dbelief,.venv-extras)
 	@.venv-extras/bin/pip install -qq $(TORCH) tensorboard
 	$(call install,.venv-extras,trainers)

@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dbelief.errors import EvaluationFailed, Interrupted, RuntimeFailure, Unavailable, UserError
+from dbelief.errors import UNFINISHED, EvaluationFailed, Interrupted, RuntimeFailure, Unavailable, UserError
 from dbelief.job import Job, load_job
 from dbelief.monitor.status import to_dict
 from dbelief.process.atomic_file import sweep, write_whole
@@ -174,9 +174,15 @@ def _run_as_leader(
                 metrics.wait_for_scrape(SCRAPE_S)
     if options.run_folder is None:
         place.discard(begun.folder)
-    if state is State.DONE and begun.machine.shutdown.failures:
-        return EvaluationFailed.exit_code
-    return RuntimeFailure.exit_code if state is State.FAILED else 0
+    return _exit_code(state, bool(begun.machine.shutdown.failures))
+
+
+def _exit_code(state: State, unevaluated: bool) -> int:
+    if state is State.FAILED:
+        return RuntimeFailure.exit_code
+    if state is not State.DONE:
+        return UNFINISHED
+    return EvaluationFailed.exit_code if unevaluated else 0
 
 
 def _begin(

@@ -8,7 +8,7 @@ DbeliefError
 └── RuntimeFailure        something failed while running: exit code 1
     ├── Rejected          a peer rejected the request (fenced, wrong length, sequence gap)
     │   ├── Moved         the target is on another process or has another incarnation: locate it and retry there
-    │   ├── Deposed       another coordinator leads the job: retry, and reach that one
+    │   ├── Deposed       another coordinator leads the job: retry, and reach that one; exit code 75
     │   └── ResourceExhausted  no capacity now; some may become free
     ├── Unavailable       a peer did not answer within its deadline
     ├── RankFailure       another rank of this replica failed
@@ -25,6 +25,12 @@ Messages are one line and name the cause and the location.
 """
 
 from typing import Any
+
+UNFINISHED = 75
+"""Exit code of a process that leaves a job to another process, before its end: EX_TEMPFAIL of sysexits.h.
+
+A scheduler that counts code 0 as the job's end (a Job of Kubernetes) starts another process for it.
+"""
 
 
 class DbeliefError(Exception):
@@ -65,6 +71,8 @@ class Moved(Rejected):
 
 class Deposed(Rejected):
     """Another coordinator leads the job; a caller retries, and reaches that one."""
+
+    exit_code = UNFINISHED
 
 
 class ResourceExhausted(Rejected):

@@ -38,4 +38,5 @@ def command(**options: Any) -> None:
     with cli_errors():
         from .process import Options, serve
 
-        serve(Options(**options))
+        code = serve(Options(**options))
+    raise SystemExit(code)

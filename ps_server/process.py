@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dbelief.errors import Rejected, ResourceExhausted, RuntimeFailure
+from dbelief.errors import UNFINISHED, Rejected, ResourceExhausted, RuntimeFailure
 from dbelief.process.log import clear_context, set_context
 from dbelief.process.runtime import Event, runtime
 from dbelief.process.terminal.console import host_and_port, interrupt_event
@@ -46,8 +46,8 @@ class Options:
     direct_streams: bool
 
 
-def serve(options: Options) -> None:
-    """Run as a shard of one job; with `at_end` "wait", of one job after another.
+def serve(options: Options) -> int:
+    """Run as a shard of one job; with `at_end` "wait", of one job after another; the exit code.
 
     Raises
     ------
@@ -63,6 +63,7 @@ def serve(options: Options) -> None:
             metrics.settle()  # and release the former shard
             clear_context()
             options = replace(options, metrics_listen=None)  # metrics are served already
+    return UNFINISHED if options.at_end == "wait" else 0
 
 
 def _serve(options: Options, metrics: Metrics) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from dbelief.cli.role_options import coordinator_option, direct_option, member_options, role_options, sharing_option
-from dbelief.errors import UserError
+from dbelief.errors import UNFINISHED, UserError
 from dbelief.process.cpu_affinity import format_cores, parse_cores, pin
 from dbelief.process.log import clear_context
 from dbelief.process.terminal.console import cli_errors
@@ -165,3 +165,4 @@ def command(
                 metrics.settle()  # and release the ended session
                 clear_context()
                 again = waits and ended and wait(coordinator, another=True)
+    raise SystemExit(UNFINISHED if waits else 0)

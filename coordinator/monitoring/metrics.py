@@ -96,6 +96,7 @@ class CoordinatorMetrics:
     def _show_progress(self, machine: JobMachine, speed: Speed, elapsed_s: float) -> None:
         metrics, progress, leases = self.metrics, machine.progress, machine.leases
         metrics.leases_outstanding.set(len(leases.outstanding))
+        metrics.lease_backlog.set(leases.backlog)
         metrics.raise_to("leases_expired_total", leases.expired)
         metrics.epoch.set(machine.epoch)
         metrics.loss.set(progress.loss)

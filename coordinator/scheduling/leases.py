@@ -216,6 +216,11 @@ class Leases:
         """Samples of the total that are not leased."""
         return self.total - self.outside - self.leased
 
+    @property
+    def backlog(self) -> int:
+        """Leases until the total is trained: those outstanding, and full ones for what is not leased."""
+        return len(self.outstanding) + max(0, -(-self.left // self.size))
+
     def room(self, at_most: int | None = None, size: int | None = None) -> int:
         """Samples that a lease could hold now."""
         full = self.size if size is None else size

@@ -16,6 +16,7 @@ import click
 from dbelief.cli import operator_commands, run_commands
 from dbelief.cli.role_options import adding, sharing_option
 from dbelief.errors import Interrupted
+from dbelief.cli.kubernetes import kubernetes_group
 from dbelief.launch.slurm.command import guard_command
 from dbelief.process.log import configure
 from dbelief.process.terminal.command_group import CommandGroup
@@ -92,7 +93,7 @@ def main(wanted: bool) -> None:
         configure()
 
 
-for _command in (*operator_commands.COMMANDS, *run_commands.COMMANDS, guard_command):
+for _command in (*operator_commands.COMMANDS, *run_commands.COMMANDS, guard_command, kubernetes_group):
     main.add_command(_command)
 
 
@@ -108,10 +109,10 @@ _whole_job = adding(
         click.option(
             "--on",
             "backend",
-            type=click.Choice(["local", "ssh", "ray", "slurm"]),
+            type=click.Choice(["local", "ssh", "ray", "slurm", "kubernetes"]),
             default="local",
             show_default=True,
-            help="Where members run: this machine, hosts that ssh reaches, a Ray cluster, or Slurm's nodes.",
+            help="Where members run: this machine, hosts that ssh reaches, a Ray cluster, Slurm's nodes, or pods.",
         ),
         click.option(
             "--hosts",
@@ -154,14 +155,15 @@ def _run_whole(
     from dbelief.launch.forked_process import ForkServer
 
     with cli_errors(), ForkServer() if backend == "local" else nullcontext() as server:  # imports beside this process
-        from dbelief.launch.backends import Where
+        from dbelief.launch.backends import Submitted, Where
         from dbelief.launch.train import run_job
         from dbelief.tools.report.at_end import PicturesAtEnd, are_wanted
 
         pictures = PicturesAtEnd if are_wanted() else None
         where, fields = Where(backend, hosts, remote_command, address, sbatch), parse_overrides(overrides)
         if where.submits:
-            raise SystemExit(where.submit(sys.argv[1:], job_file, fields))
+            submitted = Submitted(script, resume, options["quiet"], options["page"])
+            raise SystemExit(where.submit(sys.argv[1:], job_file, fields, submitted))
         place = where.place(server, job_file, fields, resume)
         options |= {"resume": place.resume, "site": place.site, "pictures": pictures, "script": script}
         code = run_job(job_file, place.overrides, **options)

@@ -24,6 +24,7 @@ from .document.section import (
     refusal,
 )
 from .document.yaml_document import to_yaml
+from .kubernetes import Kubernetes
 from .metrics import OF_CLASSES, Metric, OwnMetric, name_of
 from .models.autoencoder import AutoencoderModel, StacksModel
 from .models.model import Model, PythonModel, ScriptModel
@@ -220,6 +221,9 @@ class Job(Section):
     )
     snapshots: Snapshots = Field(default_factory=Snapshots, description="Snapshots of the shards")
     deadlines: Deadlines = Field(default_factory=Deadlines, description="Timeouts")
+    kubernetes: Kubernetes = Field(
+        default_factory=Kubernetes, description="What Kubernetes makes the job's pods of, where it runs there"
+    )
     output: Place = Field(
         default=Path("runs"),
         description="Folder of run folders, relative to the current directory; or a URL, s3://BUCKET/PREFIX, where "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -14,8 +15,8 @@ from dbelief.launch.forked_process import ForkServer
 from dbelief.launch.site import LoopbackSite, Site
 from dbelief.url import Url
 
-BACKENDS = ("local", "ssh", "ray", "slurm")
-"""This machine; hosts that ssh reaches; a Ray cluster; the nodes of a batch job of Slurm."""
+BACKENDS = ("local", "ssh", "ray", "slurm", "kubernetes")
+"""This machine; hosts that ssh reaches; a Ray cluster; the nodes of a batch job of Slurm; pods."""
 
 
 class Placed(NamedTuple):
@@ -24,6 +25,15 @@ class Placed(NamedTuple):
     site: Site
     overrides: Mapping[str, str]
     resume: bool
+
+
+class Submitted(NamedTuple):
+    """Options of a command whose job is submitted: its script, whether it resumes, what shows its progress."""
+
+    script: Sequence[str] = ()
+    resume: bool = False
+    quiet: bool = False
+    page: str | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,8 @@ class Where:
             A host cannot be reached; Slurm's commands fail.
         """
         self._check()
+        if self.backend == "kubernetes":
+            raise UserError("--on kubernetes: the coordinator is a pod: dbelief train or dbelief run follows it")
         if self.backend == "slurm":
             from dbelief.launch.slurm.launch import allocated
 
@@ -84,26 +96,33 @@ class Where:
 
     @property
     def submits(self) -> bool:
-        """Whether this process is outside of the nodes, and submits the command as a batch job."""
+        """Whether the coordinator runs elsewhere: this process submits the job, and follows it."""
         from dbelief.launch.slurm.launch import in_batch_job
 
-        return self.backend == "slurm" and not in_batch_job()
+        return self.backend == "kubernetes" or (self.backend == "slurm" and not in_batch_job())
 
-    def submit(self, words: Sequence[str], job_file: Path, overrides: Mapping[str, str]) -> int:
-        """Submit this command, as these words, as a batch job, and follow it to its end; its exit code.
+    def submit(self, words: Sequence[str], job_file: Path, overrides: Mapping[str, str], options: Submitted) -> int:
+        """Submit a job, and follow it to its end; its exit code.
+
+        Parameters
+        ----------
+        words
+            Of this process's command line, which Slurm's first node runs again.
 
         Raises
         ------
         UserError
             The job file is invalid, or options are of another backend.
         RuntimeFailure
-            Slurm refuses the job, or ended it.
+            The scheduler refuses the job, or ended it.
         """
         from dbelief.launch.slurm.launch import tasks_of
         from dbelief.launch.slurm.submission import submit_and_follow
 
         self._check()
         job = load_job(job_file, overrides)
+        if self.backend == "kubernetes":
+            return _on_kubernetes(job, options)
         return submit_and_follow(job.name, words, tasks_of(job), _words("--sbatch", self.sbatch))
 
     def _ssh(self, job: Job) -> Site:
@@ -123,6 +142,21 @@ def _ray(job: Job) -> Site:
     from dbelief.launch.ray.site import RaySite
 
     return RaySite(job)
+
+
+def _on_kubernetes(job: Job, options: Submitted) -> int:
+    from rich.console import Console
+
+    from dbelief.launch.kubernetes.launch import run
+    from dbelief.launch.kubernetes.pods import PAGE
+    from dbelief.monitor.live_view import LiveView
+
+    if options.page is not None:
+        raise UserError(
+            f"--page: the coordinator's pod has its page at port {PAGE}: kubectl port-forward shows it here"
+        )
+    with nullcontext() if options.quiet else LiveView(Console(stderr=True)) as view:
+        return run(job, options.script, options.resume, view.update if view is not None else lambda status: None)
 
 
 def _words(option: str, text: str) -> list[str]:

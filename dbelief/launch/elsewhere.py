@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -22,7 +22,7 @@ ROLES = ("ps", "worker")
 
 
 @contextmanager
-def job_credentials(within: Path, address: str) -> Iterator[Path]:
+def job_credentials(within: Path, address: str, registry: Sequence[str] = ("localhost",)) -> Iterator[Path]:
     """The folder of the roles' credentials, within another one: the operator's commands find it in the run folder.
 
     They are made at the start and removed at the end; meanwhile this process has the operator's.
@@ -31,10 +31,12 @@ def job_credentials(within: Path, address: str) -> Iterator[Path]:
     ----------
     address
         Host name or IP address of the coordinator, as members have it.
+    registry
+        Host names of the registry, where it is reached by TLS.
     """
     folder = within / CREDENTIALS
     shutil.rmtree(folder, ignore_errors=True)  # of a launcher that was killed
-    make_credentials(folder, DAYS, ("localhost",), (address, "localhost"))
+    make_credentials(folder, DAYS, registry, (address, "localhost"))
     with ExitStack() as stack:
         stack.callback(_remove, folder)
         stack.enter_context(using(folder / "operator", ("operator",)))

@@ -113,6 +113,7 @@ _COORDINATOR = (
     MetricSpec("pushes_lost_total", "pushes", "pushes lost with a failed shard"),
     MetricSpec("residual_lost_total", "gradient units", "magnitudes lost with residuals of failed replicas"),
     MetricSpec("leases_outstanding", "leases", "ranges of samples handed out and not done"),
+    MetricSpec("lease_backlog", "leases", "until the job's end: leases not done, and full ones for what is not leased"),
     MetricSpec("leases_expired_total", "leases", "leases revoked unfinished because their holder was removed"),
     MetricSpec("retries_total", "calls", _AGAIN, {"to": ("ps",)}),
     MetricSpec("refused_total", "calls", "calls refused", {"reason": ()}),

@@ -162,6 +162,7 @@ class Metrics:
     rounds_total: Counter
     pushes_late_total: Counter
     leases_outstanding: Gauge
+    lease_backlog: Gauge
     leases_expired_total: Counter
     samples_wanted: Gauge
     eta_seconds: Gauge

@@ -41,6 +41,7 @@ class _Reference:
         self._prefix = prefix
         self._root = root
         self._titles: dict[type[Section], str] = {}
+        self._linked: dict[type[Section], str] = {}  # where a part will be, of which a section links to several fields
 
     def text(self) -> str:
         self._titles[self._root] = ""
@@ -83,7 +84,8 @@ class _Reference:
         for tags, section in _sections(field):
             if not section.model_fields and not tags:
                 return "nothing"
-            anchor = self._titles.get(section) or self._anchor(f"{path}: {', '.join(tags)}" if tags else path)
+            here = self._anchor(f"{path}: {', '.join(tags)}" if tags else path)
+            anchor = self._titles.get(section) or self._linked.setdefault(section, here)
             links.append(f"[{', '.join(tags) or 'section'}](#{anchor})")
         if not links:
             return plain(allowed(field))

@@ -1,0 +1,43 @@
+"""The least that a person or a service needs in the job's namespace for `--on kubernetes`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .description import Object
+
+NAME = "dbelief-launcher"
+
+
+class Rule(NamedTuple):
+    """Verbs on a resource of an API group."""
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+
+
+RULES = (
+    Rule("", "configmaps", ("create", "patch")),
+    Rule("", "secrets", ("create", "patch")),
+    Rule("", "services", ("create", "patch")),
+    Rule("", "pods", ("list",)),
+    Rule("", "pods/log", ("get",)),
+    Rule("", "pods/portforward", ("get", "create")),  # create: of Kubernetes 1.35 and newer
+    Rule("apps", "deployments", ("create", "patch")),
+    Rule("apps", "statefulsets", ("create", "get", "patch")),
+    Rule("policy", "poddisruptionbudgets", ("create", "patch")),
+    Rule("autoscaling", "horizontalpodautoscalers", ("create", "patch")),
+    Rule("keda.sh", "scaledobjects", ("create", "patch")),
+    Rule("batch", "jobs", ("create", "get", "patch", "delete")),
+    Rule("jobset.x-k8s.io", "jobsets", ("create", "get", "patch", "delete")),
+)
+"""Server-side apply needs both of create and patch; owned objects are removed by Kubernetes itself."""
+
+
+def access(namespace: str | None) -> Object:
+    """A Role in a namespace; None: in kubectl's own. Who is bound to it is the cluster's matter."""
+    rules = [{"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs)} for rule in RULES]
+    where = {"namespace": namespace} if namespace is not None else {}
+    metadata = {"name": NAME, **where}
+    return {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": metadata, "rules": rules}

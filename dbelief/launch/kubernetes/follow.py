@@ -1,0 +1,226 @@
+"""A job whose objects are applied: its pods' states, its status, its scale, until its end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dbelief.errors import DbeliefError, RuntimeFailure
+from dbelief.monitor.format import plural
+from dbelief.monitor.status import to_dict
+from dbelief.process.terminal.console import Interrupt, cause_of
+from dbelief.rpc.client.coordinator_client import CoordinatorClient
+from dbelief.rpc.pb import coordination_pb2 as wire
+
+from .api import KubernetesApi, Kind, Refused
+from .description import Description, Object
+from .workloads import ENDED
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+TRIES = 60
+"""Looks in a row that may fail, as while the API server is replaced."""
+MEMBERS_S = 10.0
+"""Seconds from one look at pods of members that do not run to the next."""
+STOPPED = 130
+"""Exit code of a job that a signal to this process has stopped, as on one machine."""
+_LINES = 200
+_FINAL = {"Complete": True, "Completed": True, "Failed": False}
+"""Conditions that end a Job, a TrainJob, a JobSet; whether the job has succeeded."""
+DEPLOYMENT, STATEFUL_SET = Kind("apps/v1", "Deployment"), Kind("apps/v1", "StatefulSet")
+
+
+class Follower:
+    """Follows a job to its end.
+
+    Parameters
+    ----------
+    main
+        The object that stands for the job.
+    show
+        Called with the job's status as a mapping, for the live view.
+    """
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        job: Description,
+        main: Object,
+        show: Callable[[Mapping[str, Any]], None] = lambda status: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api, self._job, self._show, self._clock = api, job, show, clock
+        self._kind, self._name = Kind.of(main), main["metadata"]["name"]
+        self._states: dict[str, str] = {}  # of pods, as last logged
+        self._members_s = 0.0
+        self._asked = False
+        self._scales = self._kind.kind == "Job"  # the numbers of other kinds are fixed
+        self._replicas: int | None = None
+        self.leader = ""
+        """Pod of the coordinator that leads; "": none does now."""
+        self.over = False
+        """Whether the job has ended."""
+
+    def follow(self, client: CoordinatorClient, interrupted: Interrupt) -> int:
+        """Show the job until its end; its exit code.
+
+        At SIGINT or SIGTERM the job is stopped by its coordinator, with a last snapshot set, and the exit code is 130.
+        At SIGHUP this process ends alone, and the job goes on.
+
+        Parameters
+        ----------
+        client
+            Of the coordinator, whichever pod leads.
+
+        Raises
+        ------
+        RuntimeFailure
+            The API server does not answer, the job's object is gone, or Kubernetes ended the job.
+        """
+        failures = 0
+        while True:
+            try:
+                code = self._look(client, interrupted)
+                failures = 0
+                if code is not None:
+                    return code
+            except Refused as error:
+                failures += 1
+                if failures > TRIES or error.status in (401, 403):
+                    raise
+                log.debug(f"{error}; trying again")
+            if interrupted.is_set() and interrupted.number == signal.SIGHUP:
+                log.info(f"{self._kind.kind} {self._name} goes on, and is not followed any further")
+                return STOPPED
+            (time.sleep if interrupted.is_set() else interrupted.wait)(LOOK_S)
+
+    def _look(self, client: CoordinatorClient, interrupted: Interrupt) -> int | None:
+        """Look once; the exit code of a job that has ended."""
+        main = self._api.get(self._kind, self._name)
+        if main is None:
+            raise RuntimeFailure(f"{self._kind.kind} {self._name} is gone: it was deleted, and the job with it")
+        pods = self._api.pods(self._job.selector("coordinator"))
+        self._note(pods)
+        self.leader = next((pod["metadata"]["name"] for pod in pods if _is_ready(pod)), "")
+        end = has_ended(main)
+        if end is not None:
+            self.over = True
+            return self._ended(pods, *end)
+        if self.leader:
+            self._ask(client, interrupted)
+        return None
+
+    def _ask(self, client: CoordinatorClient, interrupted: Interrupt) -> None:
+        """Ask the coordinator for its status, and for what was requested of it."""
+        try:
+            if interrupted.is_set() and interrupted.number != signal.SIGHUP and not self._asked:
+                client.call("Stop", wire.StopRequest(reason=f"stopped by {cause_of(interrupted)}"))
+                self._asked = True
+                log.info(f"{cause_of(interrupted)}: stopping; leased work is finished and a snapshot set taken")
+            status = client.call("Status", wire.StatusRequest(scales=self._scales), patience_s=0.0)
+        except Refused:
+            raise
+        except DbeliefError as error:  # it is ending, or its successor is not ready yet
+            log.debug(f"{error}")
+            return
+        self._show(to_dict(status))
+        if status.state == wire.STATE_READY:
+            self._scale(status)
+        elif self._clock() - self._members_s > MEMBERS_S:
+            self._members_s = self._clock()
+            for role in ("ps", "worker"):
+                self._note(self._api.pods(self._job.selector(role)), running=False)
+
+    def _scale(self, status: wire.StatusReply) -> None:
+        """Make the numbers of pods those that the job's coordinator was asked for."""
+        if not self._scales:
+            return
+        if status.HasField("wanted_replicas") and status.wanted_replicas != self._replicas:
+            self._set(DEPLOYMENT, "worker", status.wanted_replicas)
+            self._replicas = status.wanted_replicas
+        wanted = status.wanted_shards * self._job.job.replication
+        present = sum(member.role == wire.ROLE_SHARD and member.state != "died" for member in status.members)
+        # Fewer only once the job needs none of those that end: they are the ones of the highest numbers.
+        if wanted > present or (wanted < present and all(number < wanted for number in status.needed_shards)):
+            found = self._api.get(STATEFUL_SET, self._job.name("ps"))
+            if found is not None and found["spec"]["replicas"] != wanted:
+                self._set(STATEFUL_SET, "ps", wanted)
+
+    def _set(self, kind: Kind, role: str, count: int) -> None:
+        log.info(f"{kind.kind} {self._job.name(role)}: {plural(count, 'pod')}")
+        self._api.patch(kind, self._job.name(role), {"spec": {"replicas": count}})
+
+    def _note(self, pods: list[Object], running: bool = True) -> None:
+        """Log states of pods that have changed; `running`: also that one runs."""
+        for pod in pods:
+            name, state = pod["metadata"]["name"], _state(pod)
+            if self._states.get(name) != state and (running or state != "running"):
+                log.info(f"pod {name}: {state}")
+            self._states[name] = state
+
+    def _ended(self, pods: list[Object], succeeded: bool, why: str) -> int:
+        """The exit code of a job that has ended, after its coordinator's last words."""
+        codes = {pod["metadata"]["name"]: code for pod in pods if (code := _exit_code(pod)) is not None}
+        wanted = (0,) if succeeded else ENDED
+        last = next((name for name, code in codes.items() if code in wanted), None)
+        if last is None:
+            if succeeded:  # its pods are removed already
+                return STOPPED if self._asked else 0
+            raise RuntimeFailure(f"{self._kind.kind} {self._name}: {why or 'failed'}")
+        for line in _outcome(self._api.log(last, _LINES), self._job.job.name):
+            (log.info if succeeded else log.error)(line)
+        return STOPPED if self._asked and succeeded else codes[last]
+
+
+def has_ended(main: Object) -> tuple[bool, str] | None:
+    """Whether a job has succeeded, and why it has ended; None while it goes on."""
+    for condition in main.get("status", {}).get("conditions") or ():
+        if condition["type"] in _FINAL and condition["status"] == "True":
+            return _FINAL[condition["type"]], condition.get("message", "")
+    return None
+
+
+def _is_ready(pod: Object) -> bool:
+    conditions = pod.get("status", {}).get("conditions") or ()
+    ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+    return ready and "deletionTimestamp" not in pod["metadata"]
+
+
+def _state(pod: Object) -> str:
+    """State of a pod in words: why it waits, where it does."""
+    status = pod.get("status", {})
+    for container in status.get("containerStatuses") or ():
+        waiting = container.get("state", {}).get("waiting")
+        if waiting:
+            return f"{waiting.get('reason', 'waiting')}: {waiting.get('message', '')}".rstrip(": ")
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return f"{condition.get('reason', 'pending')}: {condition.get('message', '')}".rstrip(": ")
+    return str(status.get("phase", "Pending")).lower()
+
+
+def _exit_code(pod: Object) -> int | None:
+    for container in pod.get("status", {}).get("containerStatuses") or ():
+        ended = container.get("state", {}).get("terminated")
+        if ended:
+            return int(ended["exitCode"])
+    return None
+
+
+def _outcome(lines: list[str], job: str) -> list[str]:
+    """The job's outcome in its coordinator's log, of text or JSON; else the last line."""
+    said = [_message(line) for line in lines if line.strip()]
+    outcome = [line for line in said if f"job {job} done: " in line or f"job {job} failed: " in line]
+    return outcome[-1:] or said[-1:]
+
+
+def _message(line: str) -> str:
+    try:
+        return str(json.loads(line)["message"])
+    except (ValueError, KeyError, TypeError):
+        return line
