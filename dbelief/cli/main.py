@@ -14,9 +14,9 @@ from typing import IO, Any, NoReturn
 import click
 
 from dbelief.cli import operator_commands, run_commands
+from dbelief.cli.kubernetes import kubernetes_group
 from dbelief.cli.role_options import adding, sharing_option
 from dbelief.errors import Interrupted
-from dbelief.cli.kubernetes import kubernetes_group
 from dbelief.launch.slurm.command import guard_command
 from dbelief.process.log import configure
 from dbelief.process.terminal.command_group import CommandGroup

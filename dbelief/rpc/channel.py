@@ -158,6 +158,24 @@ def wait_ready(channel: grpc.Channel, timeout_s: float, what: str, address: str 
 
 
 @contextmanager
+def connecting(channel: grpc.Channel) -> Iterator[None]:
+    """Within the `with` block the channel's connection is made.
+
+    Between calls that fail at once gRPC reads no socket of this process, so that a connection whose handshake takes
+    some round trips is never finished: as of a worker that was there before its coordinator.
+    """
+    channel.subscribe(_ignored, try_to_connect=True)
+    try:
+        yield
+    finally:
+        channel.unsubscribe(_ignored)
+
+
+def _ignored(state: grpc.ChannelConnectivity) -> None:
+    del state
+
+
+@contextmanager
 def named_errors(what: str) -> Iterator[None]:
     """Convert gRPC's errors to ours: Unavailable where the peer did not reply, Rejected or its like where it refused.
 

@@ -279,10 +279,10 @@ class Metrics:
         UserError
             The address cannot be bound, or other machines can reach it and there are no credentials.
         """
-        if self._server is not None:
-            raise ValueError("these metrics are served already")
         if listen is None:
             return
+        if self._server is not None:
+            raise ValueError("these metrics are served already")
         mine = current()
         context = mine.context(ssl.Purpose.CLIENT_AUTH) if mine else None
         self._server = WebServer(listen, make_wsgi_app(self._registry), "metrics", context)

@@ -49,7 +49,7 @@ def _terminated(*roles: Role) -> list[int]:
 
 @pytest.mark.long
 def test_members_outlive_jobs_and_coordinator_keeps_status(operator: Operator, address: str) -> None:
-    waits = ("--at-end", "wait")
+    waits = ("--at-end", "wait", "--metrics", "127.0.0.1:0")
     members = [
         operator.start(role, role, "--coordinator", address, *waits) for role in ("ps", "worker")
     ]  # before there is anyone to join

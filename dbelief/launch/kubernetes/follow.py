@@ -16,7 +16,7 @@ from dbelief.process.terminal.console import Interrupt, cause_of
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rpc.pb import coordination_pb2 as wire
 
-from .api import KubernetesApi, Kind, Refused
+from .api import Kind, KubernetesApi, Refused
 from .description import Description, Object
 from .workloads import ENDED
 
@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0
 TRIES = 60
 """Looks in a row that may fail, as while the API server is replaced."""
+STOP_S = 60.0
+"""Seconds after a signal in which a coordinator that has led may be replaced by one that stops the job."""
 MEMBERS_S = 10.0
 """Seconds from one look at pods of members that do not run to the next."""
 STOPPED = 130
@@ -58,7 +60,9 @@ class Follower:
         self._kind, self._name = Kind.of(main), main["metadata"]["name"]
         self._states: dict[str, str] = {}  # of pods, as last logged
         self._members_s = 0.0
-        self._asked = False
+        self._asked = self._led = False
+        self._signalled_s = 0.0
+        self._status: Mapping[str, Any] = {}  # the last one
         self._scales = self._kind.kind == "Job"  # the numbers of other kinds are fixed
         self._replicas: int | None = None
         self.leader = ""
@@ -70,7 +74,7 @@ class Follower:
         """Show the job until its end; its exit code.
 
         At SIGINT or SIGTERM the job is stopped by its coordinator, with a last snapshot set, and the exit code is 130.
-        At SIGHUP this process ends alone, and the job goes on.
+        A job that no coordinator leads yet is cancelled. At SIGHUP this process ends alone, and the job goes on.
 
         Parameters
         ----------
@@ -112,8 +116,20 @@ class Follower:
             self.over = True
             return self._ended(pods, *end)
         if self.leader:
+            self._led = True
             self._ask(client, interrupted)
-        return None
+        return self._cancelled(interrupted)
+
+    def _cancelled(self, interrupted: Interrupt) -> int | None:
+        """The exit code of a job that a signal ends, and that no coordinator can stop: in a queue, without nodes."""
+        if not interrupted.is_set() or interrupted.number == signal.SIGHUP or self._asked:
+            return None
+        self._signalled_s = self._signalled_s or self._clock()
+        if self._led and self._clock() - self._signalled_s < STOP_S:
+            return None
+        log.info(f"{cause_of(interrupted)}: no coordinator leads the job, which is removed")
+        self.over = True
+        return STOPPED
 
     def _ask(self, client: CoordinatorClient, interrupted: Interrupt) -> None:
         """Ask the coordinator for its status, and for what was requested of it."""
@@ -128,7 +144,8 @@ class Follower:
         except DbeliefError as error:  # it is ending, or its successor is not ready yet
             log.debug(f"{error}")
             return
-        self._show(to_dict(status))
+        self._status = to_dict(status)
+        self._show(self._status)
         if status.state == wire.STATE_READY:
             self._scale(status)
         elif self._clock() - self._members_s > MEMBERS_S:
@@ -172,9 +189,17 @@ class Follower:
             if succeeded:  # its pods are removed already
                 return STOPPED if self._asked else 0
             raise RuntimeFailure(f"{self._kind.kind} {self._name}: {why or 'failed'}")
-        for line in _outcome(self._api.log(last, _LINES), self._job.job.name):
-            (log.info if succeeded else log.error)(line)
+        (log.info if succeeded else log.error)(
+            _outcome(self._api.log(last, _LINES), self._job.job.name) + self._scores()
+        )
         return STOPPED if self._asked and succeeded else codes[last]
+
+    def _scores(self) -> str:
+        """The model's scores as the last status had them."""
+        scores = {key: self._status.get(key) for key in ("test_accuracy", "test_loss")}
+        if isinstance(scores["test_accuracy"], float):
+            return f", test accuracy {100 * scores['test_accuracy']:.2f} %"
+        return f", test loss {scores['test_loss']:.4g}" if isinstance(scores["test_loss"], float) else ""
 
 
 def has_ended(main: Object) -> tuple[bool, str] | None:
@@ -212,15 +237,15 @@ def _exit_code(pod: Object) -> int | None:
     return None
 
 
-def _outcome(lines: list[str], job: str) -> list[str]:
+def _outcome(lines: list[str], job: str) -> str:
     """The job's outcome in its coordinator's log, of text or JSON; else the last line."""
-    said = [_message(line) for line in lines if line.strip()]
-    outcome = [line for line in said if f"job {job} done: " in line or f"job {job} failed: " in line]
-    return outcome[-1:] or said[-1:]
+    said = [_message(line) for line in lines if line.strip()] or [f"job {job} ended without a word"]
+    begun = f"job {job} done: ", f"job {job} failed: "
+    return next((line[line.index(b) :] for line in reversed(said) for b in begun if b in line), said[-1])
 
 
 def _message(line: str) -> str:
     try:
         return str(json.loads(line)["message"])
     except (ValueError, KeyError, TypeError):
-        return line
+        return line.removeprefix("Error: ")

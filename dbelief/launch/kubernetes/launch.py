@@ -62,7 +62,9 @@ def run(
     with ExitStack() as stack:
         interrupted = stack.enter_context(interrupt_event())
         folder = stack.enter_context(_folder(job))
-        credentials = stack.enter_context(job_credentials(folder, "localhost", (described.name("registry"),)))
+        credentials = stack.enter_context(
+            job_credentials(folder, "localhost", (described.name("registry"), "localhost"))
+        )
         follower = Follower(api, described, main, show)
         stack.callback(_remove, api, main, follower)
         _start(api, [*_secrets(described, credentials), *objects], main)

@@ -7,6 +7,7 @@ import math
 import os
 import socket
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from dbelief.core.layout import Layout
@@ -14,7 +15,7 @@ from dbelief.core.placement import Placement
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import Rejected, RuntimeFailure, Unavailable
 from dbelief.process.runtime import runtime
-from dbelief.rpc.channel import named_errors, open_channel, wait_ready
+from dbelief.rpc.channel import connecting, named_errors, open_channel, wait_ready
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rpc.pb import coordination_pb2_grpc as stubs
 from dbelief.rpc.wire.convert import layout_to_wire, placement_from_wire
@@ -59,6 +60,10 @@ class CoordinatorClient:
         """Wait until the coordinator is reachable."""
         wait_ready(self._channel, timeout_s, f"coordinator at {self.address}", self.address)
 
+    def connecting(self) -> AbstractContextManager[None]:
+        """Within the `with` block, between calls that fail, the connection is made."""
+        return connecting(self._channel)
+
     def call(self, method: str, request: Any, patience_s: float | None = None) -> Any:
         """Call a method, and retry while the coordinator is unavailable, for `patience_s` (None: the client's).
 
@@ -77,7 +82,8 @@ class CoordinatorClient:
             except Unavailable:
                 if runtime.monotonic() >= until:
                     raise
-            runtime.sleep(0.2)
+            with self.connecting():
+                runtime.sleep(0.2)
             self.retries += 1
 
     def status(self, job: bool = False, curves: bool = False) -> wire.StatusReply:

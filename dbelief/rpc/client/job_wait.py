@@ -37,5 +37,6 @@ def wait_for_job(address: str, interrupted: Event, another: bool = False) -> boo
                     return True
             except RuntimeFailure:  # no coordinator, or one without a job: it is a standby, or its job ended early
                 pass
-            interrupted.wait(_ASK_AGAIN_S)
+            with client.connecting():
+                interrupted.wait(_ASK_AGAIN_S)
     return False
