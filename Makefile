@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint hooks docs protos verify-protos clean test-long test-extras test-portable test-pythons test-deploy test-containers test-slurm test-ray check-device simulate model conformance histories bench measure bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-coordinator bench-wire bench-snapshots image package lock audit dashboards
+.PHONY: help run test lint hooks docs protos verify-protos clean test-long test-extras test-portable test-pythons test-deploy test-containers test-slurm test-ray check-device simulate model conformance histories bench measure bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-coordinator bench-wire bench-snapshots image package lock audit manifests dashboards
 
 ##@ Everyday
 
@@ -167,6 +167,9 @@ lock: .venv-tools/ready ## make deploy/packaging/lock.txt from pyproject.toml; t
 
 audit: .venv-tools/ready ## known vulnerabilities of the locked packages; asks the package index: SECURITY.md has the answers
 	@PYTHONPATH=. .venv-tools/bin/python -m deploy.packaging.audit $(ARGS)
+
+manifests: .venv/ready-to-develop ## make deploy/kubernetes/base/objects.yaml from the job beside it
+	@cd deploy/kubernetes/base && DBELIEF_DATA= ../../../$(BIN)/dbelief kubernetes render job.yaml --prefix '' > objects.yaml
 
 dashboards: .venv/ready-to-develop ## make deploy/grafana/dashboards/ from deploy/grafana/boards/
 	@$(BIN)/python deploy/grafana/make.py

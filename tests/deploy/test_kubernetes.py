@@ -24,7 +24,7 @@ pytestmark = pytest.mark.deploy
 KUBERNETES = DEPLOY / "kubernetes"
 OVERLAYS = ("base", "overlays/local", "overlays/gpu", "overlays/spot", "overlays/s3")
 COMMANDS = {"coordinator": coordinator.command, "ps": ps.command, "worker": worker.command}
-WORKLOADS = ("Deployment", "StatefulSet")
+WORKLOADS = ("Deployment", "Job", "StatefulSet")
 Manifest = dict[str, Any]
 
 
@@ -50,6 +50,12 @@ def _of(overlay: str, *kinds: str) -> dict[str, Manifest]:
 def _pod(manifest: Manifest) -> Manifest:
     pod: Manifest = manifest["spec"]["template"]["spec"]
     return pod
+
+
+def _job_volume(overlay: str) -> str:
+    """Name of the ConfigMap that pods have as their job: with its content's hash, where an overlay made it."""
+    volumes = _pod(_of(overlay, "Job")["coordinator"])["volumes"]
+    return str(next(volume["configMap"]["name"] for volume in volumes if volume["name"] == "job"))
 
 
 each_overlay = pytest.mark.parametrize("overlay", OVERLAYS)
@@ -83,10 +89,9 @@ def test_manifests_reference_only_existing_objects(overlay: str) -> None:
     claims, maps = _of(overlay, "PersistentVolumeClaim"), _of(overlay, "ConfigMap")
     for name, manifest in _of(overlay, *WORKLOADS).items():
         pod = _pod(manifest)
-        assert (
-            manifest["spec"]["selector"]["matchLabels"].items()
-            <= manifest["spec"]["template"]["metadata"]["labels"].items()
-        )
+        if manifest["kind"] != "Job":  # whose selector Kubernetes makes itself
+            selected = manifest["spec"]["selector"]["matchLabels"]
+            assert selected.items() <= manifest["spec"]["template"]["metadata"]["labels"].items()
         templates = {claim["metadata"]["name"] for claim in manifest["spec"].get("volumeClaimTemplates", [])}
         volumes = {volume["name"]: volume for volume in pod.get("volumes", [])}
         for container in pod["containers"]:
@@ -111,7 +116,7 @@ def test_commands_have_the_options_they_are_given(overlay: str) -> None:
         first, *arguments = container["args"]
         assert first == role
         options = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
-        assert {"--metrics", "--at-end"} <= set(options)
+        assert {"--metrics", "--on-signal" if role == "coordinator" else "--at-end"} <= set(options)
         own = ("DBELIEF_DATA", "POD_NAME", "POD_NUMBER")
         variables = [variable["name"] for variable in container["env"] if variable["name"] not in own]
         assert [wanted for wanted in (*options, *variables) if wanted not in told] == []
@@ -119,12 +124,12 @@ def test_commands_have_the_options_they_are_given(overlay: str) -> None:
 
 @each_overlay
 def test_there_are_as_many_shards_as_the_job_has(overlay: str) -> None:
-    (job,) = (m for name, m in _of(overlay, "ConfigMap").items() if name.startswith("job-"))
+    (job,) = (m for name, m in _of(overlay, "ConfigMap").items() if name in ("job", _job_volume(overlay)))
     read = parse_job(job["data"]["job.yaml"].replace("${DBELIEF_DATA}", "/srv/data"), Path("/srv/job"), overlay)
     workloads = _of(overlay, *WORKLOADS)
     assert workloads["ps"]["spec"]["replicas"] == read.shards
     assert workloads["worker"]["spec"]["replicas"] >= read.replicas
-    assert workloads["coordinator"]["spec"]["replicas"] == 2
+    assert workloads["coordinator"]["spec"]["parallelism"] == 2
 
 
 @each_overlay

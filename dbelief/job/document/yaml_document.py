@@ -43,7 +43,8 @@ class _Dumper(yaml.SafeDumper):
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
         # PyYAML writes these line breaks of Unicode as they are in single quotes, and reads them back as spaces.
-        style = '"' if any(character in data for character in "\x85\u2028\u2029") else None
+        odd = any(character in data for character in "\x85\u2028\u2029")
+        style = '"' if odd else "|" if data.count("\n") > 1 else None  # a text of several lines as such
         return self.represent_scalar(_TAG + "str", data, style)
 
 

@@ -70,7 +70,7 @@ class KubernetesApi:
         self.namespace = namespace or _configured(config)
         self._core = client.CoreV1Api()
         with _named("the API server"):
-            self._dynamic = dynamic.DynamicClient(self._core.api_client)
+            self._dynamic: Any = cast(Any, dynamic).DynamicClient(self._core.api_client)
 
     def create(self, thing: Object) -> str:
         """Create an object that is not there; its uid."""
@@ -129,7 +129,7 @@ class KubernetesApi:
         """The last lines of a pod's log."""
         with _named(f"read the log of {pod}"):
             text = self._core.read_namespaced_pod_log(pod, self.namespace, tail_lines=lines, _request_timeout=CALL_S)
-        return cast(str, text).splitlines()
+        return str(text).splitlines()
 
     def connect(self, pod: str, port: int) -> socket.socket:
         """A connection to a port of a pod, through the API server; a thread of the client carries its bytes."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from dbelief.errors import UserError
 from dbelief.job import Job, OwnMetric, PythonModel, variables
+from dbelief.job.document.yaml_document import to_yaml
 from dbelief.url import Url
 
 Object = dict[str, Any]
@@ -114,7 +115,7 @@ def describe(job: Job, prefix: str | None = None, script: Sequence[str] = (), re
         raise UserError(f"prefix {prefix!r} is longer than {_LONGEST} characters: give a shorter one by --prefix")
     if job.record:
         raise UserError("record: true needs a run folder that all members share: Kubernetes' workers have none")
-    text = job.to_yaml()
+    text = to_yaml(job.model_dump(mode="json", exclude_unset=True))  # as people wrote it, for people to read
     files = {JOB_FILE: text, **_files(job)}
     words = tuple(script)
     if words and words[0].endswith(".py"):

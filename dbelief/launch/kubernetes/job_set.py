@@ -1,6 +1,6 @@
 """A job as one JobSet: its success is the coordinator's, and every other member is started again alone.
 
-Source: JobSet v1alpha2, https://jobset.sigs.k8s.io/docs/concepts; its example of a leader, workers and parameter servers.
+Source: JobSet v1alpha2, https://jobset.sigs.k8s.io/docs/concepts, which names a leader, workers and parameter servers.
 """
 
 from __future__ import annotations

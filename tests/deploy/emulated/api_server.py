@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import aiohttp
 import kmock
@@ -38,7 +38,7 @@ class Call(NamedTuple):
     name: str
 
 
-class ApiServer(kmock.KubernetesEmulator):
+class ApiServer(kmock.KubernetesEmulator):  # type: ignore[misc, unused-ignore]
     """The server; `pods`: what runs them, which has their logs and ports."""
 
     def __init__(self) -> None:
@@ -50,11 +50,12 @@ class ApiServer(kmock.KubernetesEmulator):
         self.resources.load_bundled()
         for name, kind in CUSTOM.items():
             verbs = {"create", "delete", "get", "list", "patch"}
-            self.resources[name] = {"kind": kind, "namespaced": kind != "ClusterTrainingRuntime", "verbs": verbs}
+            described: Any = {"kind": kind, "namespaced": kind != "ClusterTrainingRuntime", "verbs": verbs}
+            self.resources[name] = described
 
     async def _handle(self, request: Any) -> web.StreamResponse:
         if request.resource is None or not request.resource.plural:
-            return await super()._handle(request)
+            return cast(web.StreamResponse, await super()._handle(request))
         verb = _verb(request)
         resource = "/".join(filter(None, [request.resource.plural, request.subresource]))
         name = request.name or (request.data or {}).get("metadata", {}).get("name", "")
@@ -69,7 +70,7 @@ class ApiServer(kmock.KubernetesEmulator):
             return self._patched(request)
         if verb == "list":
             return self._listed(request)
-        return await super()._handle(request)
+        return cast(web.StreamResponse, await super()._handle(request))
 
     # -- verbs ------------------------------------------------------------------------------------------
 
@@ -141,7 +142,7 @@ class ApiServer(kmock.KubernetesEmulator):
             if key[0].plural == plural and not thing.deleted:
                 yield key, thing.raw
 
-    def put(self, resource: str, thing: Thing) -> None:
+    def change(self, resource: str, thing: Thing) -> None:
         """Make an object, or change its fields."""
         key = (kmock.resource(resource), NAMESPACE, thing["metadata"]["name"])
         if key in self.objects and not self.objects[key].deleted:
@@ -178,10 +179,6 @@ class Served:
             self._url.set_result(str(server.url))
             while not self._stop.is_set():
                 await asyncio.sleep(0.05)
-
-    def within(self, change: Any) -> Any:
-        """Run a function between two of the server's own steps; its result."""
-        return change()
 
 
 @contextmanager

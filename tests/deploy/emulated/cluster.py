@@ -15,6 +15,11 @@ LOOK_S = 0.1
 COMPONENT, INDEX = "app.kubernetes.io/component", "apps.kubernetes.io/pod-index"
 COMPLETION = "batch.kubernetes.io/job-completion-index"
 
+OWNED = (
+    *("jobs", "jobsets", "configmaps", "secrets", "services", "statefulsets", "deployments"),
+    *("poddisruptionbudgets", "horizontalpodautoscalers", "scaledobjects"),
+)
+
 
 class EmulatedCluster:
     """A cluster whose pods are processes of this host; to be used in a `with` block."""
@@ -76,9 +81,7 @@ class EmulatedCluster:
 
     def _collect(self) -> None:
         """Remove what is owned by nothing that is there."""
-        kinds = ("jobs", "jobsets", "configmaps", "secrets", "services", "statefulsets", "deployments")
-        kinds += ("poddisruptionbudgets", "horizontalpodautoscalers", "scaledobjects")
-        found = [(key, thing) for kind in kinds for key, thing in self.api.things(kind)]
+        found = [(key, thing) for kind in OWNED for key, thing in self.api.things(kind)]
         there = {thing["metadata"]["uid"] for _, thing in found}
         for key, thing in found:
             owners = thing["metadata"].get("ownerReferences", ())
@@ -188,7 +191,7 @@ class EmulatedCluster:
         self.api.logs[name] = made.log
         self.api.ports |= {(name, own): port for own, port in made.ports.items()}
         metadata = {"name": name, "labels": pod["metadata"]["labels"]}
-        self.api.put("v1/pods", {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod["spec"]})
+        self.api.change("v1/pods", {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod["spec"]})
         return made
 
     def _end(self, name: str) -> None:
@@ -200,14 +203,14 @@ class EmulatedCluster:
 
     def _show(self) -> None:
         for name, pod in list(self.pods.items()):
-            self.api.put("v1/pods", {"metadata": {"name": name}, "status": pod.status()})
+            self.api.change("v1/pods", {"metadata": {"name": name}, "status": pod.status()})
 
     def _leader_port(self, service: str) -> int | None:
         instance = service.removesuffix("-coordinator:7070")
         for pod in self.of("coordinator"):
-            if pod.ready and pod.code is None:
-                if pod.pod["metadata"]["labels"]["app.kubernetes.io/instance"] == instance:
-                    return pod.ports[7070]
+            mine = pod.pod["metadata"]["labels"]["app.kubernetes.io/instance"] == instance
+            if mine and pod.ready and pod.code is None:
+                return pod.ports[7070]
         return None
 
     def _registry(self, template: Thing, name: str) -> None:
@@ -223,4 +226,4 @@ class EmulatedCluster:
 
     def _finish(self, resource: str, thing: Thing, condition: str) -> None:
         status: dict[str, Any] = {"conditions": [{"type": condition, "status": "True", "message": "emulated"}]}
-        self.api.put(resource, {"metadata": {"name": thing["metadata"]["name"]}, "status": status})
+        self.api.change(resource, {"metadata": {"name": thing["metadata"]["name"]}, "status": status})
