@@ -39,13 +39,24 @@ class DigitsJob:
         Options that name the backend.
     before
         Start of each command line, as one that enters a network namespace.
+    files
+        Folder of the run's files; None: where other commands find the job.
+    third
+        In the name of the third worker.
     """
 
     def __init__(
-        self, folder: Path, on: Sequence[str], environment: Mapping[str, str], before: Sequence[str] = ()
+        self,
+        folder: Path,
+        on: Sequence[str],
+        environment: Mapping[str, str],
+        before: Sequence[str] = (),
+        files: Path | None = None,
+        third: str = "worker-2",
     ) -> None:
         self.folder, self._on, self._environment, self._before = folder, on, environment, before
         self.run = folder / "runs" / "digits"
+        self.files, self.third = files or self.run, third
         self._started: list[subprocess.Popen[str]] = []
 
     def train(self, epochs: int, *more: str, replication: int = 1) -> subprocess.Popen[str]:
@@ -87,7 +98,7 @@ class DigitsJob:
     @property
     def summary(self) -> dict[str, Any]:
         """Of the run, which has ended."""
-        found: dict[str, Any] = json.loads((self.run / "summary.json").read_text())
+        found: dict[str, Any] = json.loads((self.files / "summary.json").read_text())
         return found
 
 
@@ -103,7 +114,7 @@ def scaled_stopped_and_resumed(job: DigitsJob) -> dict[str, Any]:
     training = job.train(LONG)
     soon(lambda: job.trains, "no samples are counted")
     assert job.operate("scale", "workers", "3", "runs/digits").returncode == 0
-    soon(lambda: job.has("worker-2"), "there is no third worker")
+    soon(lambda: job.has(job.third), "there is no third worker")
     stopped = job.operate("stop", "runs/digits")
     assert stopped.returncode == 0, stopped.stderr
     ends_well(training, 60)

@@ -183,16 +183,14 @@ class Follower:
     def _ended(self, pods: list[Object], succeeded: bool, why: str) -> int:
         """The exit code of a job that has ended, after its coordinator's last words."""
         codes = {pod["metadata"]["name"]: code for pod in pods if (code := _exit_code(pod)) is not None}
-        wanted = (0,) if succeeded else ENDED
-        last = next((name for name, code in codes.items() if code in wanted), None)
-        if last is None:
-            if succeeded:  # its pods are removed already
-                return STOPPED if self._asked else 0
+        last = [name for name, code in codes.items() if code in ((0,) if succeeded else ENDED)]
+        if not last and not succeeded:
             raise RuntimeFailure(f"{self._kind.kind} {self._name}: {why or 'failed'}")
-        (log.info if succeeded else log.error)(
-            _outcome(self._api.log(last, _LINES), self._job.job.name) + self._scores()
-        )
-        return STOPPED if self._asked and succeeded else codes[last]
+        # The one that stood by ends with the same code; the one that led has the outcome in its log.
+        said = [_outcome(self._api.log(name, _LINES), self._job.job.name) for name in last]
+        for line in sorted(said, key=lambda line: line.startswith("job "))[-1:]:
+            (log.info if succeeded else log.error)(line + self._scores())
+        return STOPPED if self._asked and succeeded else codes[last[0]] if last else 0
 
     def _scores(self) -> str:
         """The model's scores as the last status had them."""

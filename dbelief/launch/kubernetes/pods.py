@@ -57,8 +57,7 @@ def shard(job: Description, number: str) -> Object:
         "livenessProbe": _probe(_HEALTH, 30, 3),
         "readinessProbe": _probe(_HEALTH, 10),
     }
-    listen = _variable("DBELIEF_LISTEN", f"0.0.0.0:{PORTS['ps']}")
-    container["env"] += [{"name": "POD_NUMBER", "valueFrom": {"fieldRef": {"fieldPath": number}}}, listen]
+    container["env"] += [_field("POD_NUMBER", number), _variable("DBELIEF_LISTEN", f"0.0.0.0:{PORTS['ps']}")]
     return _template(job, "ps", container, "Always", writes=True)
 
 
@@ -67,15 +66,16 @@ def worker(job: Description) -> Object:
 
     The coordinator removes a worker that hangs, and the worker exits.
     """
-    to = f"--coordinator={job.name('coordinator')}:{PORTS['coordinator']}"
+    args = ["worker", f"--coordinator={job.name('coordinator')}:{PORTS['coordinator']}", "--name=$(POD_NAME)"]
     if job.script:
-        args = ["worker", to, f"--metrics=0.0.0.0:{METRICS}", "--", *job.script]
+        args += ["--", *job.script]
     else:
-        args = ["worker", to, f"--listen=0.0.0.0:{PORTS['worker']}", f"--metrics=0.0.0.0:{METRICS}", "--at-end=wait"]
+        args += [f"--listen=0.0.0.0:{PORTS['worker']}", f"--metrics=0.0.0.0:{METRICS}", "--at-end=wait"]
     container = {
         **_container(job, "worker", args, job.job.kubernetes.worker),
         "ports": [_port("group", PORTS["worker"]), _port("metrics", METRICS)],
     }
+    container["env"] += [_field("POD_NAME", "metadata.name")]
     container["volumeMounts"] += [{"name": "shm", "mountPath": "/dev/shm"}]
     pod = _template(job, "worker", container, "Always", writes=False)
     gpus = job.job.kubernetes.gpus
@@ -211,6 +211,11 @@ def _cores(count: float) -> str:
 
 def _variable(name: str, value: str) -> Object:
     return {"name": name, "value": value}
+
+
+def _field(name: str, path: str) -> Object:
+    """A variable with a field of the pod."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def _port(name: str, number: int) -> Object:

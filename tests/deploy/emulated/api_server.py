@@ -7,6 +7,7 @@ import copy
 import itertools
 import json
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -47,13 +48,16 @@ class ApiServer(kmock.KubernetesEmulator):  # type: ignore[misc, unused-ignore]
         self.logs: dict[str, Path] = {}  # by pod
         self.ports: dict[tuple[str, int], int] = {}  # of loopback, by pod and its own port
         self._uids = itertools.count(1)
-        self.resources.load_bundled()
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of importlib, for kmock
+            self.resources.load_bundled()
         for name, kind in CUSTOM.items():
             verbs = {"create", "delete", "get", "list", "patch"}
             described: Any = {"kind": kind, "namespaced": kind != "ClusterTrainingRuntime", "verbs": verbs}
             self.resources[name] = described
 
     async def _handle(self, request: Any) -> web.StreamResponse:
+        if request.url.path == "/api/v1":  # kmock has the group's slash in it, which kubectl refuses
+            return web.json_response({**await self._serve_version(request), "groupVersion": "v1"})
         if request.resource is None or not request.resource.plural:
             return cast(web.StreamResponse, await super()._handle(request))
         verb = _verb(request)

@@ -134,7 +134,8 @@ class PodProcess:
             else:
                 path = entry["valueFrom"]["fieldRef"]["fieldPath"]
                 key = path.partition("['")[2].rstrip("']")
-                given[entry["name"]] = {**self.pod["metadata"]["labels"], **self._annotations()}[key]
+                fields = {**self.pod["metadata"]["labels"], **self._annotations()}
+                given[entry["name"]] = self.name if path == "metadata.name" else fields[key]
         self._given = given
         return given
 

@@ -39,20 +39,25 @@ class ServicePort:
                 threading.Thread(target=self._carry, args=(here,), daemon=True).start()
 
     def _carry(self, here: socket.socket) -> None:
-        with suppress(OSError):
+        there: socket.socket | None = None
+        try:
             if self._tls is not None:
                 here = self._tls.wrap_socket(here, server_side=True)
             target = self._target()
-            if isinstance(target, Path):
-                there = socket.socket(socket.AF_UNIX)
-                there.connect(str(target))
-            elif target is not None:
-                there = socket.create_connection(("127.0.0.1", target))
-            else:
-                here.close()
+            if target is None:
                 return
-            threading.Thread(target=_pump, args=(there, here), daemon=True).start()
+            there = socket.socket(socket.AF_UNIX if isinstance(target, Path) else socket.AF_INET)
+            there.connect(str(target) if isinstance(target, Path) else ("127.0.0.1", target))
+            back = threading.Thread(target=_pump, args=(there, here), daemon=True)
+            back.start()
             _pump(here, there)
+            back.join()
+        except OSError:
+            return
+        finally:
+            here.close()
+            if there is not None:
+                there.close()
 
 
 class RegistryPod:
@@ -95,4 +100,3 @@ def _pump(source: socket.socket, to: socket.socket) -> None:
     for end in (source, to):
         with suppress(OSError):
             end.shutdown(socket.SHUT_RDWR)
-        end.close()
