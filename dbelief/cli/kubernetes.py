@@ -29,9 +29,10 @@ def kubernetes_group() -> None:
 def render_command(
     job_file: Path, overrides: tuple[str, ...], resume: bool, prefix: str | None, script: tuple[str, ...]
 ) -> None:
-    """Print a job's objects as YAML: plain ones, a JobSet or a TrainJob, as its `kubernetes` section says.
+    """Print a job's objects as YAML.
 
-    Secrets with credentials are not among them: dbelief certs makes their files.
+    Plain ones, a JobSet or a TrainJob, as the job's `kubernetes` section says. Secrets with credentials are not among
+    them: dbelief certs makes their files.
     """
     with cli_errors():
         from dbelief.job import load_job
@@ -45,7 +46,10 @@ def render_command(
 @kubernetes_group.command("access")
 @click.option("--namespace", metavar="NAME", help="Namespace of the role; default: kubectl's.")
 def access_command(namespace: str | None) -> None:
-    """Print the Role that `--on kubernetes` needs, the narrowest: kubectl create rolebinding gives it to someone."""
+    """Print the Role that `--on kubernetes` needs.
+
+    It has no verb more; kubectl create rolebinding gives it to someone.
+    """
     from dbelief.job.document.yaml_document import to_yaml
     from dbelief.launch.kubernetes.access import access
 

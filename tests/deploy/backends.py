@@ -1,7 +1,7 @@
 """One job by one word on each backend that is here: python -m tests.deploy.backends [--rounds 3].
 
 MNIST for three epochs, on hosts by ssh in network namespaces, on a Ray cluster of three nodes, on a Slurm cluster of
-two, each beside this machine alone: exit code, samples, accuracy, and seconds from the command to the first report of
+two, on an emulated Kubernetes, each beside this machine alone: exit code, samples, accuracy, and seconds from the command to the first report of
 trained samples. Root, `DBELIEF_DATA`, and what each backend needs; one that is not here is left out, with the reason.
 """
 
@@ -33,11 +33,15 @@ LIMIT_S = 300.0
 
 
 class Backend(NamedTuple):
-    """Where a command runs: the start of its command line, its options, its environment."""
+    """Where a command runs: the start of its command line, its options, its environment.
+
+    `runs`: folder of run folders, where that is not below the command's own folder.
+    """
 
     before: list[str]
     on: list[str]
     environment: dict[str, str]
+    runs: Path | None = None
 
 
 @contextmanager
@@ -71,13 +75,32 @@ def slurm(folder: Path) -> Iterator[Backend]:
         yield Backend([], ["--on", "slurm", "--sbatch", "--nodes=2"], {**os.environ, **cluster.environment})
 
 
-MADE: dict[str, Callable[[Path], AbstractContextManager[Backend]]] = {"ssh": ssh, "ray": ray, "slurm": slurm}
+@contextmanager
+def kubernetes(folder: Path) -> Iterator[Backend]:
+    """An emulated cluster, whose pods are processes of this host."""
+    from tests.deploy.emulated.cluster import EmulatedCluster
+
+    with EmulatedCluster(folder / "cluster") as cluster:
+        cluster.claims.mkdir()
+        (cluster.claims / "data").symlink_to(os.environ["DBELIEF_DATA"])
+        on = ["--on", "kubernetes", "--set", "kubernetes.data=data"]
+        yield Backend([], on, {**os.environ, **cluster.environment}, cluster.claims / "runs")
+
+
+MADE: dict[str, Callable[[Path], AbstractContextManager[Backend]]] = {
+    "ssh": ssh,
+    "ray": ray,
+    "slurm": slurm,
+    "kubernetes": kubernetes,
+}
 
 
 def missing(name: str) -> str | None:
     """Why a backend is not here."""
     if name == "ray":
         return None if find_spec("ray") else "Ray is not installed"
+    if name == "kubernetes":
+        return None if find_spec("kubernetes") and find_spec("kmock") else "kubernetes or kmock is not installed"
     return ssh_hosts.missing() if name == "ssh" else slurm_cluster.missing() or None
 
 
@@ -97,7 +120,7 @@ def trained(backend: Backend, folder: Path) -> dict[str, Any]:
     whole_s = time.time() - began_s
     if ended.returncode:
         raise SystemExit(f"exit code {ended.returncode}: {ended.stderr[-1000:]}")
-    run = folder / "runs" / "mnist"
+    run = (backend.runs or folder / "runs") / "mnist"
     summary = json.loads((run / "summary.json").read_text())
     first = next(one for one in read_events(run / "events.jsonl") if one["event"] == "progress" and one["samples"])
     return {

@@ -194,6 +194,4 @@ def _rendered(folder: Path, kind: str) -> str:
 
 def _kubectl(words: list[str], text: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     command = ["kubectl", *words, "-f", "-"]
-    return subprocess.run(
-        command, input=text, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    return subprocess.run(command, input=text, env=environment, capture_output=True, text=True, timeout=60, check=False)

@@ -20,7 +20,7 @@ NOT_RUN = {
     "docs/how-to/containers.md": 2,
     "docs/how-to/gpu.md": 1,
     "docs/how-to/install.md": 1,
-    "docs/how-to/kubernetes.md": 1,
+    "docs/how-to/kubernetes.md": 2,
     "docs/how-to/large_batches.md": 1,
     "docs/how-to/object_storage.md": 1,
     "docs/how-to/own_data.md": 1,

@@ -9,7 +9,7 @@ from .description import Object
 NAME = "dbelief-launcher"
 
 
-class Rule(NamedTuple):
+class AccessRule(NamedTuple):
     """Verbs on a resource of an API group."""
 
     group: str
@@ -18,19 +18,19 @@ class Rule(NamedTuple):
 
 
 RULES = (
-    Rule("", "configmaps", ("create", "patch")),
-    Rule("", "secrets", ("create", "patch")),
-    Rule("", "services", ("create", "patch")),
-    Rule("", "pods", ("list",)),
-    Rule("", "pods/log", ("get",)),
-    Rule("", "pods/portforward", ("get", "create")),  # create: of Kubernetes 1.35 and newer
-    Rule("apps", "deployments", ("create", "patch")),
-    Rule("apps", "statefulsets", ("create", "get", "patch")),
-    Rule("policy", "poddisruptionbudgets", ("create", "patch")),
-    Rule("autoscaling", "horizontalpodautoscalers", ("create", "patch")),
-    Rule("keda.sh", "scaledobjects", ("create", "patch")),
-    Rule("batch", "jobs", ("create", "get", "patch", "delete")),
-    Rule("jobset.x-k8s.io", "jobsets", ("create", "get", "patch", "delete")),
+    AccessRule("", "configmaps", ("create", "patch")),
+    AccessRule("", "secrets", ("create", "patch")),
+    AccessRule("", "services", ("create", "patch")),
+    AccessRule("", "pods", ("list",)),
+    AccessRule("", "pods/log", ("get",)),
+    AccessRule("", "pods/portforward", ("get", "create")),  # create: of Kubernetes 1.35 and newer
+    AccessRule("apps", "deployments", ("create", "patch")),
+    AccessRule("apps", "statefulsets", ("create", "get", "patch")),
+    AccessRule("policy", "poddisruptionbudgets", ("create", "patch")),
+    AccessRule("autoscaling", "horizontalpodautoscalers", ("create", "patch")),
+    AccessRule("keda.sh", "scaledobjects", ("create", "patch")),
+    AccessRule("batch", "jobs", ("create", "get", "patch", "delete")),
+    AccessRule("jobset.x-k8s.io", "jobsets", ("create", "get", "patch", "delete")),
 )
 """Server-side apply needs both of create and patch; owned objects are removed by Kubernetes itself."""
 

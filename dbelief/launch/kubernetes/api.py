@@ -21,14 +21,14 @@ MANAGER = "dbelief"
 """Owner of the fields that are applied."""
 
 
-class Kind(NamedTuple):
+class ObjectKind(NamedTuple):
     """Names a kind of object."""
 
     api: str
     kind: str
 
     @classmethod
-    def of(cls, thing: Object) -> Kind:
+    def of(cls, thing: Object) -> ObjectKind:
         """The kind of an object."""
         return cls(thing["apiVersion"], thing["kind"])
 
@@ -75,7 +75,7 @@ class KubernetesApi:
     def create(self, thing: Object) -> str:
         """Create an object that is not there; its uid."""
         with _named(f"create {_name(thing)}"):
-            made = self._resource(Kind.of(thing)).create(
+            made = self._resource(ObjectKind.of(thing)).create(
                 body=thing, namespace=self.namespace, field_manager=MANAGER, _request_timeout=CALL_S
             )
         return cast(str, made.metadata.uid)
@@ -83,11 +83,11 @@ class KubernetesApi:
     def apply(self, thing: Object) -> None:
         """Create an object, or make its fields what they are here; other fields stay as they are."""
         with _named(f"apply {_name(thing)}"):
-            self._resource(Kind.of(thing)).server_side_apply(
+            self._resource(ObjectKind.of(thing)).server_side_apply(
                 body=thing, name=thing["metadata"]["name"], namespace=self.namespace, field_manager=MANAGER
             )
 
-    def get(self, kind: Kind, name: str) -> Object | None:
+    def get(self, kind: ObjectKind, name: str) -> Object | None:
         """An object; None where there is none."""
         try:
             with _named(f"read {kind.kind} {name}"):
@@ -98,7 +98,7 @@ class KubernetesApi:
             raise
         return cast(Object, found.to_dict())
 
-    def delete(self, kind: Kind, name: str) -> None:
+    def delete(self, kind: ObjectKind, name: str) -> None:
         """Request that an object and all that it owns be removed; nothing where it is gone."""
         try:
             with _named(f"delete {kind.kind} {name}"):
@@ -109,7 +109,7 @@ class KubernetesApi:
             if error.status != 404:
                 raise
 
-    def patch(self, kind: Kind, name: str, fields: Object) -> None:
+    def patch(self, kind: ObjectKind, name: str, fields: Object) -> None:
         """Change fields of an object that is there."""
         with _named(f"change {kind.kind} {name}"):
             self._resource(kind).patch(
@@ -120,7 +120,7 @@ class KubernetesApi:
         """Pods with these labels."""
         labels = ",".join(f"{key}={value}" for key, value in selector.items())
         with _named("list pods"):
-            found = self._resource(Kind("v1", "Pod")).get(
+            found = self._resource(ObjectKind("v1", "Pod")).get(
                 namespace=self.namespace, label_selector=labels, _request_timeout=CALL_S
             )
         return cast("list[Object]", found.to_dict()["items"])
@@ -139,7 +139,7 @@ class KubernetesApi:
             way = portforward(self._core.connect_get_namespaced_pod_portforward, pod, self.namespace, ports=str(port))
         return cast(socket.socket, way.socket(port))
 
-    def _resource(self, kind: Kind) -> Any:
+    def _resource(self, kind: ObjectKind) -> Any:
         from kubernetes.dynamic.exceptions import ResourceNotFoundError
 
         try:

@@ -16,7 +16,7 @@ from dbelief.process.terminal.console import Interrupt, cause_of
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rpc.pb import coordination_pb2 as wire
 
-from .api import Kind, KubernetesApi, Refused
+from .api import ObjectKind, KubernetesApi, Refused
 from .description import Description, Object
 from .workloads import ENDED
 
@@ -34,7 +34,7 @@ STOPPED = 130
 _LINES = 200
 _FINAL = {"Complete": True, "Completed": True, "Failed": False}
 """Conditions that end a Job, a TrainJob, a JobSet; whether the job has succeeded."""
-DEPLOYMENT, STATEFUL_SET = Kind("apps/v1", "Deployment"), Kind("apps/v1", "StatefulSet")
+DEPLOYMENT, STATEFUL_SET = ObjectKind("apps/v1", "Deployment"), ObjectKind("apps/v1", "StatefulSet")
 
 
 class Follower:
@@ -57,7 +57,7 @@ class Follower:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api, self._job, self._show, self._clock = api, job, show, clock
-        self._kind, self._name = Kind.of(main), main["metadata"]["name"]
+        self._kind, self._name = ObjectKind.of(main), main["metadata"]["name"]
         self._states: dict[str, str] = {}  # of pods, as last logged
         self._members_s = 0.0
         self._asked = self._led = False
@@ -168,7 +168,7 @@ class Follower:
             if found is not None and found["spec"]["replicas"] != wanted:
                 self._set(STATEFUL_SET, "ps", wanted)
 
-    def _set(self, kind: Kind, role: str, count: int) -> None:
+    def _set(self, kind: ObjectKind, role: str, count: int) -> None:
         log.info(f"{kind.kind} {self._job.name(role)}: {plural(count, 'pod')}")
         self._api.patch(kind, self._job.name(role), {"spec": {"replicas": count}})
 

@@ -19,7 +19,7 @@ from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rundir.folder import ADDRESS, CREDENTIALS, found_at
 from dbelief.url import Url
 
-from .api import Kind, KubernetesApi, Refused
+from .api import ObjectKind, KubernetesApi, Refused
 from .description import ROLES, Description, Object, describe
 from .follow import Follower, has_ended
 from .forward import Forwarder
@@ -93,9 +93,9 @@ def _start(api: KubernetesApi, objects: Sequence[Object], main: Object) -> None:
         for thing in objects:
             api.apply({**thing, "metadata": {**thing["metadata"], "ownerReferences": [owner]}})
         if not queued:  # else Kueue starts it, when there is room
-            api.patch(Kind.of(main), name, {"spec": {"suspend": False}})
+            api.patch(ObjectKind.of(main), name, {"spec": {"suspend": False}})
     except RuntimeFailure:
-        api.delete(Kind.of(main), name)
+        api.delete(ObjectKind.of(main), name)
         raise
     log.info(f"{main['kind']} {name} is in namespace {api.namespace}" + (", queued" if queued else ""))
 
@@ -108,7 +108,7 @@ def _created(api: KubernetesApi, main: Object) -> str:
     UserError
         A job of this name runs.
     """
-    kind, name = Kind.of(main), main["metadata"]["name"]
+    kind, name = ObjectKind.of(main), main["metadata"]["name"]
     try:
         return api.create(main)
     except Refused as error:
@@ -127,13 +127,13 @@ def _created(api: KubernetesApi, main: Object) -> str:
 
 def _remove(api: KubernetesApi, main: Object, follower: Follower) -> None:
     """Remove the objects of a job that has ended."""
-    kind, name = Kind.of(main), main["metadata"]["name"]
+    kind, name = ObjectKind.of(main), main["metadata"]["name"]
     if follower.over:
         api.delete(kind, name)
         _wait_until_gone(api, kind, name)
 
 
-def _wait_until_gone(api: KubernetesApi, kind: Kind, name: str) -> None:
+def _wait_until_gone(api: KubernetesApi, kind: ObjectKind, name: str) -> None:
     until_s = time.monotonic() + GONE_S
     while api.get(kind, name) is not None:
         if time.monotonic() > until_s:

@@ -186,7 +186,9 @@ class EmulatedCluster:
         at = {service: self._leaders[service].port}
         for thing, registry in self._registries.items():
             at[f"{thing if thing.endswith('registry') else thing + '-registry'}:6379"] = registry.service.port
-        made = PodProcess(name, pod, self.folder / "pods" / name, self.claims, self._find, at)
+        self._made += 1  # a name may be that of a pod that is gone
+        folder = self.folder / "pods" / f"{name}.{self._made}"
+        made = PodProcess(name, pod, folder, self.claims, self._find, at)
         self.pods[name], self._owners[name] = made, owner
         self.api.logs[name] = made.log
         self.api.ports |= {(name, own): port for own, port in made.ports.items()}

@@ -69,7 +69,8 @@ class PodProcess:
         """See whether the container has ended, and, every second, whether it is ready."""
         self.code = self.process.poll()
         probe = self._container.get("readinessProbe")
-        if self.code is not None or probe is None:
+        # Only a Service of coordinators chooses by it, and each probe is a process.
+        if self.code is not None or probe is None or self._container["name"] != "coordinator":
             self.ready = self.code is None
             return
         if self._probe is None and time.monotonic() - self._probed_s > (3.0 if self.ready else 1.0):

@@ -193,7 +193,9 @@ def test_gpus_store_and_spot_nodes() -> None:
         assert ("requiredDuringSchedulingIgnoredDuringExecution" in needs) == (role != "worker")
         assert pod["spec"]["terminationGracePeriodSeconds"] == 25
         if role == "coordinator":
-            assert {"name": "DBELIEF_REGISTRY", "value": "rediss://elsewhere:6379"} in pod["spec"]["containers"][0]["env"]
+            assert {"name": "DBELIEF_REGISTRY", "value": "rediss://elsewhere:6379"} in pod["spec"]["containers"][0][
+                "env"
+            ]
 
 
 @pytest.mark.parametrize("by", ["hpa", "keda"])
