@@ -1,8 +1,9 @@
 """One job by one word on each backend that is here: python -m tests.deploy.backends [--rounds 3].
 
 MNIST for three epochs, on hosts by ssh in network namespaces, on a Ray cluster of three nodes, on a Slurm cluster of
-two, on an emulated Kubernetes, each beside this machine alone: exit code, samples, accuracy, and seconds from the command to the first report of
-trained samples. Root, `DBELIEF_DATA`, and what each backend needs; one that is not here is left out, with the reason.
+two, on an emulated Kubernetes, each beside this machine alone: exit code, samples, accuracy, and seconds from the
+command to the first report of trained samples. Root, `DBELIEF_DATA`, and what each backend needs; one that is not here
+is left out, with the reason.
 """
 
 from __future__ import annotations

@@ -64,8 +64,13 @@ def test_a_job_is_applied_followed_and_removed(cluster: EmulatedCluster, digits:
     applied = [call.resource for call in calls if call.verb == "patch"]
     assert applied[-1] == "jobs", "the job starts once all that its pods need is there"
     assert Counter(applied) == {
-        **{"secrets": 4, "services": 4, "poddisruptionbudgets": 3, "statefulsets": 2},
-        **{"configmaps": 1, "deployments": 1, "jobs": 1},
+        "secrets": 4,
+        "services": 4,
+        "poddisruptionbudgets": 3,
+        "statefulsets": 2,
+        "configmaps": 1,
+        "deployments": 1,
+        "jobs": 1,
     }
     ends = [call for call in calls if call.verb == "delete" or call.resource == "pods/log"]
     assert [call.verb for call in ends] == ["get", "get", "delete"], "logs are read before the job is removed"

@@ -16,7 +16,7 @@ from dbelief.process.terminal.console import Interrupt, cause_of
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rpc.pb import coordination_pb2 as wire
 
-from .api import ObjectKind, KubernetesApi, Refused
+from .api import KubernetesApi, ObjectKind, Refused
 from .description import Description, Object
 from .workloads import ENDED
 

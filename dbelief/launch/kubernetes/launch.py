@@ -19,7 +19,7 @@ from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rundir.folder import ADDRESS, CREDENTIALS, found_at
 from dbelief.url import Url
 
-from .api import ObjectKind, KubernetesApi, Refused
+from .api import KubernetesApi, ObjectKind, Refused
 from .description import ROLES, Description, Object, describe
 from .follow import Follower, has_ended
 from .forward import Forwarder
