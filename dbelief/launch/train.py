@@ -173,10 +173,10 @@ def train(
     RuntimeFailure
         The run did not end as planned; the message names the reason.
     """
-    fields = {name.replace("__", "."): _as_yaml(value) for name, value in overrides.items()}
+    fields = _as_fields(overrides)
     where = Where(on, Path(hosts) if hosts is not None else None)
     if isinstance(job, Mapping):
-        with _written(build_job(job, Path.cwd(), overrides=fields)) as file:
+        with _written(loaded(job, overrides)) as file:
             run = _placed(where, file, {name: fields[name] for name in ("replicas",) if name in fields}, quiet)
     else:
         run = _placed(where, Path(job), fields, quiet)
@@ -185,6 +185,19 @@ def train(
     if run.code:
         raise RuntimeFailure(f"job {run.summary.job}: {run.summary.reason}")
     return Run(run.where, run.summary)
+
+
+def loaded(job: Path | str | Mapping[str, Any], overrides: Mapping[str, Any]) -> Job:
+    """The job that `train` runs with these arguments.
+
+    Raises
+    ------
+    JobError
+    """
+    fields = _as_fields(overrides)
+    if isinstance(job, Mapping):
+        return build_job(job, Path.cwd(), overrides=fields)
+    return load_job(Path(job), fields)
 
 
 def _placed(where: Where, job_file: Path, fields: Mapping[str, str], quiet: bool) -> _Ended:
@@ -220,6 +233,11 @@ def verdict(summary: Summary, folder: Path | Url) -> str:
     rest = "repeats the evaluation" if summary.trained else "trains on"
     kept = f"; {failed}; the model is written, and --resume {rest}" if failed else ""
     return f"{summary.job}: {', '.join(parts)}; see {folder}{kept}"
+
+
+def _as_fields(overrides: Mapping[str, Any]) -> dict[str, str]:
+    """Arguments by name as dotted fields and YAML text."""
+    return {name.replace("__", "."): _as_yaml(value) for name, value in overrides.items()}
 
 
 def _as_yaml(value: Any) -> str:

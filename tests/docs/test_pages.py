@@ -26,7 +26,7 @@ NOT_RUN = {
     "docs/how-to/own_data.md": 1,
     "docs/how-to/pytorch_state.md": 1,
     "docs/how-to/slurm.md": 2,
-    "docs/how-to/ray.md": 2,
+    "docs/how-to/ray.md": 3,
     "docs/how-to/ssh.md": 1,
     "docs/how-to/tls.md": 1,
     "docs/how-to/torch_model.md": 1,

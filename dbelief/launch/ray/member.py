@@ -102,7 +102,7 @@ class RayProcess:
         try:
             code = self._begin() or self._follow()
         except RayError as error:
-            words = _in_words(error)
+            words = in_words(error)
             if not self._over.is_set():  # else it was ended from here
                 self._write(f"Error: {words}\n".encode())
             code = UserError.exit_code if "failed to import" in words else BROKEN
@@ -198,7 +198,7 @@ class RayMember:
         return True
 
 
-def _in_words(error: Exception) -> str:
+def in_words(error: Exception) -> str:
     """An error of Ray in one line: of a method that raised, what it raised; of a traceback within it the last line."""
     cause = getattr(error, "cause", None) or error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or [type(cause).__name__]

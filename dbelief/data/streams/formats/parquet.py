@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dbelief.core.sample_form import SampleForm
-from dbelief.data.files.data_file import DataFile, objects_digest
+from dbelief.data.files.data_file import DataFile, file_at, objects_digest
 from dbelief.data.files.locations import find_files, find_other_files
 from dbelief.data.files.scan_cache import scanned
 from dbelief.data.samples import SETS
@@ -21,6 +21,7 @@ from dbelief.data.tables.table_encoder import Kind, TableEncoder
 from dbelief.data.tables.table_statistics import ColumnStatistics, encoder_of
 from dbelief.errors import DataError
 from dbelief.job import ParquetData
+from dbelief.process.temporary_folder import temporary_folder
 
 from .parquet_columns import (
     InputColumn,
@@ -189,6 +190,26 @@ def open_parquet(spec: ParquetData, folder: Path, prepared: bool = True) -> Stre
     return StreamSets({name: source(name) for name in SETS}, names, spec.scale, shown, state, files.notes(), objects)
 
 
+def check_table(table: Any, spec: ParquetData, called: str) -> None:
+    """Check that the columns of a pyarrow Table, of which a row suffices, are those of a job: names and types.
+
+    Raises
+    ------
+    DataError
+        They are not; names the table as it is `called`.
+    """
+    from pyarrow.parquet import write_table
+
+    with temporary_folder() as folder:
+        write_table(table, file := folder / "table.parquet")
+        try:
+            files = ParquetFiles.open([file_at(file)], named=_named(spec))
+            input_columns(files, spec)
+            check_targets(files, spec)
+        except DataError as error:
+            raise DataError(str(error).replace(str(file), called)) from None
+
+
 def read_parquet(file: DataFile, form: SampleForm) -> np.ndarray:
     """Read the inputs of new samples, (n, features): columns are found by their names, others are not read.
 
@@ -229,7 +250,7 @@ def _grouped(named: Sequence[tuple[str, Kind]], names: Collection[str]) -> list[
 
 def _parts(spec: ParquetData, folder: Path) -> dict[str, Part]:
     """The row groups of each set."""
-    named = {*spec.target, *spec.ignore, *spec.categories, *spec.hashed, *spec.dates}
+    named = _named(spec)
     files = ParquetFiles.open(find_files(spec.files, folder, _SUFFIX), named=named)
     cut = cut_units(len(files.groups), spec, "row groups (row_group_size of their writer)", files.files[0].where)
     sets: dict[str, Part] = {name: (files, groups) for name, groups in zip(SETS, cut, strict=True)}
@@ -237,6 +258,11 @@ def _parts(spec: ParquetData, folder: Path) -> dict[str, Part]:
         others = ParquetFiles.open(find_other_files(texts, folder, _SUFFIX, files.files), files, named)
         sets[name] = others, tuple(range(len(others.groups)))
     return sets
+
+
+def _named(spec: ParquetData) -> set[str]:
+    """Columns that the job names."""
+    return {*spec.target, *spec.ignore, *spec.categories, *spec.hashed, *spec.dates}
 
 
 def _scan(

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +21,8 @@ from dbelief.launch.ray.member import RayMember
 from dbelief.process.temporary_folder import remove_left
 from dbelief.rundir.summary import has_ended
 from tests.dbelief.launch.processes import soon
+from tests.dbelief.launch.ray.conftest import NODE
+from tests.dbelief.launch.ray.members import members, names
 from tests.deploy.digits_job import (
     FLOOR,
     JOB,
@@ -41,49 +40,6 @@ from tests.script.test_whole import WHOLE
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
 ray = pytest.importorskip("ray")
-NODE = {"num_cpus": 2, "object_store_memory": 100 << 20, "include_dashboard": False}
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """Three nodes, on one address."""
-    from ray.cluster_utils import Cluster
-
-    made = Cluster(initialize_head=True, head_node_args=NODE)
-    try:
-        for _ in range(2):
-            made.add_node(**NODE)
-        yield made
-    finally:
-        made.shutdown()
-
-
-@pytest.fixture
-def job(cluster: Any, tmp_path: Path) -> Iterator[DigitsJob]:
-    made = DigitsJob(tmp_path, ["--on", "ray"], {**os.environ, "RAY_ADDRESS": cluster.address})
-    yield made
-    made.end()
-
-
-@pytest.fixture
-def connected(cluster: Any) -> Iterator[None]:
-    """This process is a driver of the cluster."""
-    ray.init(cluster.address, log_to_driver=False, configure_logging=False)
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-def members(address: str) -> list[str]:
-    """Programs that run of the members of a job, by its coordinator's address."""
-    listed = subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True, check=True).stdout
-    return [line for line in listed.splitlines() if f"--coordinator {address}" in line and not line.startswith("sh ")]
-
-
-def names() -> list[str]:
-    """Of all actors."""
-    return sorted(one["name"] for one in ray.util.list_named_actors(all_namespaces=True))
 
 
 @pytest.mark.usefixtures("connected")
