@@ -203,7 +203,7 @@ endef
 .venv-extras/ready: $(LOCKED)
 	$(check-python)
 	@echo "installing dbelief with torch and all other extras into .venv-extras (once; some minutes)"
-	$(call install,.venv-extras,build run dev tensorboard mlflow parquet images kubernetes ray s3 storage-tests kubernetes-tests)
+	$(call install,.venv-extras,build run dev tensorboard mlflow parquet images kubernetes kubernetes-tests ray ray-tests s3 storage-tests)
 	$(call install-dbelief,.venv-extras)
 	@.venv-extras/bin/pip install -qq $(TORCH) tensorboard
 	$(call install,.venv-extras,trainers)
