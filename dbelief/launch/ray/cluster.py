@@ -23,6 +23,8 @@ ROOM_S = 60.0
 """How long the shards' places are waited for, in seconds."""
 SMALLEST = 0.01
 """Least share of a CPU that a member reserves."""
+FOUND = ("", "auto")
+"""Values of `RAY_ADDRESS` that name no cluster: it is found."""
 _CLIENT = "ray://: the launcher must run on a node of the cluster: ray job submit -- dbelief train ... --on ray"
 
 
@@ -51,8 +53,7 @@ class RayCluster:
             raise UserError("--on ray needs Ray: pip install 'dbelief[ray]'") from None
         self._owns = not ray.is_initialized()
         if self._owns:
-            address = cluster_address(os.environ)
-            ray.init(address, log_to_driver=False, configure_logging=False)
+            _connect()
         elif ray.util.client.ray.is_connected():
             raise UserError(_CLIENT)
         self.address: str = ray.util.get_node_ip_address()
@@ -127,6 +128,19 @@ class RayCluster:
         return "free are " + ", ".join(f"{free.get(kind, 0):g} of {whole[kind]:g} {kind}" for kind in kinds)
 
 
+def _connect() -> None:
+    """Connect to the cluster; of one that is found, not named, Ray's own search knows whether it needs a token."""
+    import ray
+
+    address = cluster_address(os.environ)
+    named = os.environ.get("RAY_ADDRESS", "") not in FOUND
+    try:
+        ray.init(address if named else "auto", log_to_driver=False, configure_logging=False)
+    except ConnectionError as error:
+        hint = "" if os.environ.get("RAY_AUTH_MODE") else "; one that needs a token needs RAY_AUTH_MODE=token here too"
+        raise UserError(f"the Ray cluster at {address} takes no driver: {error}{hint}") from None
+
+
 def share_of(cpus: Sequence[float], members: int) -> float:
     """The largest share of a CPU, at most one, of which nodes with so many CPUs hold so many members."""
     for hundredths in range(100, 1, -1):
@@ -146,7 +160,7 @@ def cluster_address(environment: Mapping[str, str]) -> str:
         There is none, it does not answer, or it is a `ray://`.
     """
     address, named = environment.get("RAY_ADDRESS", ""), "RAY_ADDRESS"
-    if address in ("", "auto"):
+    if address in FOUND:
         file = Path(environment.get("RAY_TMPDIR") or environment.get("TMPDIR") or "/tmp") / "ray/ray_current_cluster"
         address, named = file.read_text().strip() if file.exists() else "", str(file)
     if not address:

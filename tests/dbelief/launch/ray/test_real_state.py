@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from tests.dbelief.launch.processes import soon
-from tests.dbelief.launch.ray.conftest import NODE
+from tests.dbelief.launch.ray.conftest import NODE, ray_cluster
 from tests.deploy.digits_job import LONG, DigitsJob, ends_well
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 pytest.importorskip("ray")
 pytest.importorskip("aiohttp_cors", reason="ray[default], which has the API server, is not installed")
@@ -25,13 +25,8 @@ pytest.importorskip("aiohttp_cors", reason="ray[default], which has the API serv
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """One node, with the API server at a free port."""
-    from ray.cluster_utils import Cluster
-
-    made = Cluster(initialize_head=True, head_node_args={**NODE, "num_cpus": 4, "include_dashboard": True})
-    try:
+    with ray_cluster({**NODE, "num_cpus": 4, "include_dashboard": True}) as made:
         yield made
-    finally:
-        made.shutdown()
 
 
 def listed(cluster: Any, what: str) -> str:
