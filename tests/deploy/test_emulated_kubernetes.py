@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 from dbelief.launch.kubernetes.access import RULES
+from dbelief.rundir.events import read_events
 from tests.dbelief.launch.processes import soon
 
 from .digits_job import FLOOR, LONG, PROGRAM, SAMPLES, SHORT, DigitsJob, ends_well, scaled_stopped_and_resumed
@@ -85,9 +87,34 @@ def test_scale_stop_and_resume(cluster: EmulatedCluster, digits: DigitsJob) -> N
     soon(lambda: not _left(cluster), f"{_left(cluster)} are left")
     allowed = {(rule.group, rule.resource, verb) for rule in RULES for verb in rule.verbs}
     assert _allowed(cluster.api.calls) <= allowed, "the role of dbelief kubernetes access suffices"
+    by_shards = {("apps", "statefulsets", "get")}
     plain = {one for one in allowed if one[0] not in ("jobset.x-k8s.io", "keda.sh", "autoscaling")}
     unused = {one for one in plain - _allowed(cluster.api.calls) if one[2] != "create"}
-    assert unused == set(), "and allows nothing that is not needed"
+    assert unused == by_shards, "and allows nothing that is not needed: the next test needs these"
+
+
+def _scaled(digits: DigitsJob) -> list[dict[str, Any]]:
+    return [event for event in read_events(digits.files / "events.jsonl") if event["event"] == "scaled"]
+
+
+def _are_scaled(digits: DigitsJob, count: int) -> bool:
+    return bool(_scaled(digits)) and _scaled(digits)[-1]["to"] == count
+
+
+def test_shards_are_added_and_removed(cluster: EmulatedCluster, digits: DigitsJob) -> None:
+    training = digits.train(LONG)
+    soon(lambda: digits.trains, "no samples are counted")
+    for count in (3, 2):
+        asked = digits.operate("scale", "ps", str(count), "runs/digits")
+        assert asked.returncode == 0, asked.stderr
+        assert asked.stdout.endswith(f"{count} shards wanted, {5 - count} there now\n")
+        soon(functools.partial(_are_scaled, digits, count), f"segments are not on {count} shards")
+    soon(lambda: len(cluster.of("ps")) == 2, "the third shard's pod is there")
+    assert Call("get", "apps", "statefulsets", "digits-ps") in cluster.api.calls
+    training.send_signal(signal.SIGINT)
+    _, said = training.communicate(timeout=120)
+    assert training.returncode == 130, said
+    assert [event["to"] for event in _scaled(digits)] == [3, 2]
 
 
 def test_no_secret_is_in_a_log_or_an_object_that_is_none(cluster: EmulatedCluster, digits: DigitsJob) -> None:

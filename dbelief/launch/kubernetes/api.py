@@ -133,10 +133,12 @@ class KubernetesApi:
 
     def connect(self, pod: str, port: int) -> socket.socket:
         """A connection to a port of a pod, through the API server; a thread of the client carries its bytes."""
+        from kubernetes import client
         from kubernetes.stream import portforward
 
+        core = client.CoreV1Api(client.ApiClient())  # its own: `portforward` replaces a method of it for its call
         with _named(f"forward to {pod}"):
-            way = portforward(self._core.connect_get_namespaced_pod_portforward, pod, self.namespace, ports=str(port))
+            way = portforward(core.connect_get_namespaced_pod_portforward, pod, self.namespace, ports=str(port))
         return cast(socket.socket, way.socket(port))
 
     def _resource(self, kind: ObjectKind) -> Any:

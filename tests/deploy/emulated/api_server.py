@@ -10,7 +10,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
 
@@ -134,8 +134,10 @@ class ApiServer(kmock.KubernetesEmulator):  # type: ignore[misc, unused-ignore]
             if message.type is aiohttp.WSMsgType.BINARY and message.data[:1] == b"\x00":
                 writer.write(message.data[1:])
                 await writer.drain()
-        writer.close()
         back.cancel()
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
         return answer
 
     # -- for controllers --------------------------------------------------------------------------------
