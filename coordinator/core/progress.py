@@ -67,6 +67,7 @@ class ReplicaStats:
 
     samples: int = 0
     pushes: int = 0
+    steps: int = 0
     staleness_sum: float = 0.0
     spent: dict[str, dict[str, float]] = field(default_factory=dict)
     stale: dict[str, list[int]] = field(default_factory=dict)
@@ -107,6 +108,12 @@ class ReplicaStats:
         """Bytes of segments sent to shards and received from them, by `WAYS`; {} where no report had any."""
         total = _added(self.wire)
         return {way: int(total[way]) for way in WAYS if way in total}
+
+    @property
+    def moved(self) -> dict[str, int]:
+        """Bytes of segments "sent" and "received", in messages and through shared memory together."""
+        total = self.bytes
+        return {way: total.get(way, 0) + total.get(f"shared_{way}", 0) for way in ("sent", "received")}
 
 
 def _added(incarnations: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -211,6 +218,7 @@ class TrainingProgress:
         own = self._stats(replica)
         own.samples += new.samples
         own.pushes += new.pushes
+        own.steps += new.steps
         own.staleness_sum += new.staleness_sum
         if not new.steps or not new.samples:  # known from a ledger only, so without a loss
             return None
@@ -254,8 +262,8 @@ class TrainingProgress:
     @property
     def bytes(self) -> dict[str, int]:
         """Bytes of segments that all replicas have "sent" and "received", in messages and through shared memory."""
-        total = _added({str(number): own.bytes for number, own in self.replicas.items()})
-        return {way: int(total.get(way, 0) + total.get(f"shared_{way}", 0)) for way in ("sent", "received")}
+        rows = [own.moved for own in self.replicas.values()]
+        return {way: sum(row[way] for row in rows) for way in ("sent", "received")}
 
     @property
     def cached(self) -> dict[str, tuple[int, int]]:

@@ -132,6 +132,11 @@ class JobMachine:
         return int(self._resume[1]["progress"]["samples"]) if self._resume is not None else 0
 
     @property
+    def lease_samples(self) -> int:
+        """Samples in a lease of the usual size; 0 where a batch method assigns portions."""
+        return self.leases.size if self.training.batch is None else 0
+
+    @property
     def run_id(self) -> int:
         """Id of this run of the job."""
         return self.initialization.run_id

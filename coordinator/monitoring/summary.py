@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ..job.machine import JobMachine
@@ -9,8 +11,18 @@ from ..scheduling.batch_method import Sandblaster
 from .rounds import round_figures
 
 
-def summary_of(machine: JobMachine, wall_s: float) -> dict[str, Any]:
-    """Fields of summary.json; `wall_s`: wall time in seconds over all starts and resumes of the run."""
+def summary_of(
+    machine: JobMachine, wall_s: float, processors: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Fields of summary.json.
+
+    Parameters
+    ----------
+    wall_s
+        Wall time in seconds over all starts and resumes of the run.
+    processors
+        Fields of `ProcessorFigures` by member, as last reported.
+    """
     progress, job = machine.progress, machine.job
     rounds = round_figures(machine)
     shown = progress.best if machine.shutdown.vector.startswith("best") else progress.last
@@ -30,8 +42,12 @@ def summary_of(machine: JobMachine, wall_s: float) -> dict[str, Any]:
         "validation_metrics": shown.measured if shown else {},
         "samples": progress.samples,
         "samples_per_replica": {str(n): own.samples for n, own in sorted(progress.replicas.items())},
+        "steps_per_replica": {str(n): own.steps for n, own in sorted(progress.replicas.items())},
+        "pushes_per_replica": {str(n): own.pushes for n, own in sorted(progress.replicas.items())},
         "bytes_per_replica": {str(n): own.bytes for n, own in sorted(progress.replicas.items()) if own.bytes},
         "phase_seconds": {str(n): own.seconds for n, own in sorted(progress.replicas.items())},
+        "lease_samples": machine.lease_samples,
+        "processors": {name: dict(figures) for name, figures in processors.items()},
         "epochs": machine.epoch,
         "steps": progress.steps,
         "steps_left_out": progress.steps_left_out,

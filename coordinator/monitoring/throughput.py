@@ -7,9 +7,12 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from dbelief.process.clock import Clock
+from dbelief.process.processors import ProcessorMeter
 from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.rpc.wire.convert import message_row, processors_to_wire
 
 from ..core.members import Member
 from ..core.progress import TrainingProgress
@@ -83,13 +86,17 @@ class MemberThroughput:
 
     Attributes
     ----------
-    held
+    shard_reports
         Last report of each shard, by its number.
+    processors
+        Last report of each member on its processors, by kind and number, each with the member's incarnation.
     """
 
     def __init__(self, clock: Clock, events: Path, iterates: bool) -> None:
         self.curves = LearningCurves(events, iterates)
         self.shard_reports: dict[int, wire.ShardFigures] = {}
+        self.processors: dict[tuple[str, int], tuple[int, wire.ProcessorFigures]] = {}
+        self._meter = ProcessorMeter()
         self._rates: dict[tuple[str, int, str], RateWindow] = defaultdict(partial(RateWindow, clock, WINDOW_S))
 
     def record_shard(self, number: int, figures: wire.ShardFigures) -> None:
@@ -97,6 +104,21 @@ class MemberThroughput:
         self.shard_reports[number] = figures
         self._rates["shard", number, "pushes"].note(figures.pushes)
         self._rates["shard", number, "bytes"].note(figures.bytes_received + figures.bytes_sent)
+
+    def record_processors(self, kind: str, number: int, incarnation: int, figures: wire.ProcessorFigures) -> None:
+        """Record a member's report on its processors; one of an incarnation that was replaced is ignored."""
+        known, _ = self.processors.get((kind, number), (0, None))
+        if incarnation >= known:
+            self.processors[kind, number] = incarnation, figures
+
+    def own_processors(self) -> wire.ProcessorFigures:
+        """Processors of this process, since this object was made."""
+        return processors_to_wire(self._meter.read())
+
+    def processors_by_member(self) -> dict[str, dict[str, Any]]:
+        """Fields of the reports by member, and those of the coordinator."""
+        members = {f"{kind} {number}": row for (kind, number), (_, row) in self.processors.items()}
+        return {name: message_row(row) for name, row in {"coordinator": self.own_processors(), **members}.items()}
 
     def record_pushers(self, members: Iterable[Member], progress: TrainingProgress) -> None:
         """Record the samples that these replicas and clients have trained since the run's last start or resume."""

@@ -101,6 +101,9 @@ class CoordinatorService(stubs.CoordinatorServicer):
             member = machine.heartbeat(kind, request.id, request.incarnation, now_s)
             if member and request.HasField("shard"):
                 self._record_shard_report(machine, request)
+            if member and request.HasField("processors"):
+                who = kind, request.id, request.incarnation
+                self._event_loop.throughput.record_processors(*who, request.processors)
             if request.leaving:
                 machine.leave(kind, request.id, request.incarnation, request.reason, now_s, request.failed)
             reply = wire.BeatReply(state=STATES[machine.state], reason=machine.outcome, member=member)
@@ -176,11 +179,14 @@ class CoordinatorService(stubs.CoordinatorServicer):
     ) -> None:
         """Record a member's progress in its lease, its figures, and what it received from others of its group."""
         machine.record_usage(number, incarnation, _usage(report))
+        pusher = machine.members.find_pusher(number, incarnation)
+        if pusher is not None and report.HasField("processors"):
+            self._event_loop.throughput.record_processors(pusher.kind, number, incarnation, report.processors)
         if report.skipped:
             machine.skip_samples(number, incarnation, [(one.lease, one.start, one.stop) for one in report.skipped])
         if report.HasField("progress"):
             machine.report_progress(number, incarnation, _value(messages.ProgressReport, report.progress), now_s)
-        if report.HasField("traffic") and machine.members.find_pusher(number, incarnation):
+        if report.HasField("traffic") and pusher is not None:
             self._event_loop.record_traffic(number, report.traffic)
 
     def _check_may_end(self, machine: JobMachine) -> None:

@@ -32,6 +32,7 @@ def build_status(event_loop: EventLoop, request: wire.StatusRequest) -> wire.Sta
         if machine.training.batch is not None:
             reply.batch.CopyFrom(_batch(machine.training.batch, machine.progress.pushes))
         shards = {member.number for member in machine.members.alive("shard")}
+        reply.processors.CopyFrom(event_loop.throughput.own_processors())
         reply.tables.extend(totals(event_loop.throughput.shard_reports, shards, machine.progress.cached))
         if (rounds := round_figures(machine)) is not None:
             reply.rounds.CopyFrom(_rounds(rounds))
@@ -76,6 +77,8 @@ def _figures(event_loop: EventLoop, machine: JobMachine) -> wire.StatusReply:
         wanted_replicas=event_loop.scaling.wanted,
         wanted_shards=machine.resharding.wanted,
         needed_shards=sorted(machine.members.needed),
+        lease_samples=machine.lease_samples,
+        unleased_samples=max(0, machine.leases.left),
         eta_s=math.nan if machine.over else event_loop.exporter.eta_s,
     )
 
@@ -89,10 +92,20 @@ def _member(event_loop: EventLoop, machine: JobMachine, member: Member, now_s: f
         state=_state(machine, member),
         staleness_mean=math.nan,
         silent_s=max(0.0, now_s - member.last_beat_s),
+        incarnation=member.incarnation,
     )
+    incarnation, processors = event_loop.throughput.processors.get((member.kind, member.number), (0, None))
+    if processors is not None and incarnation == member.incarnation:
+        status.processors.CopyFrom(processors)
     if status.follower:
         return status
     if member.kind != "shard":
+        own = machine.progress.replicas.get(member.number)
+        if own is not None:
+            moved = own.moved
+            status.steps, status.pushes = own.steps, own.pushes
+            status.bytes_sent, status.bytes_received = moved["sent"], moved["received"]
+            status.seconds.update(own.seconds)
         status.samples = machine.progress.samples_of(member.number)
         status.staleness_mean = machine.progress.staleness_of(member.number)
         status.samples_per_s = event_loop.throughput.per_second(member, "samples")
@@ -102,6 +115,7 @@ def _member(event_loop: EventLoop, machine: JobMachine, member: Member, now_s: f
     status.bytes_per_s = event_loop.throughput.per_second(member, "bytes")
     if (held := event_loop.throughput.shard_reports.get(member.number)) is not None:
         status.segments, status.parameters = held.segments, held.parameters
+        status.pushes, status.bytes_sent, status.bytes_received = held.pushes, held.bytes_sent, held.bytes_received
     return status
 
 

@@ -330,7 +330,7 @@ class EventLoop:
 
     def _write_summary(self) -> None:
         with self._lock:
-            values = summary_of(self._machine, self.wall_s())
+            values = summary_of(self._machine, self.wall_s(), self.throughput.processors_by_member())
         if write_summary(self.folder / FILE, values).trained:
             (self.folder / EARLIER).unlink(missing_ok=True)
 

@@ -20,6 +20,7 @@ from dbelief.process.terminal.console import host_and_port
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rpc.diagnosis import why_not
 from dbelief.rpc.pb import coordination_pb2 as wire
+from dbelief.rpc.wire.convert import message_row
 from dbelief.rundir.folder import ADDRESS, CREDENTIALS
 from dbelief.rundir.stored.copies import copy_until_exit
 from dbelief.rundir.summary import RoundFigures, Summary, has_ended, read_summary
@@ -61,20 +62,19 @@ def to_dict(status: wire.StatusReply) -> dict[str, Any]:
         "run_folder": status.run_folder,
         "batch": _batch(status.batch) if status.HasField("batch") else None,
         "rounds": _rounds(status.rounds) if status.HasField("rounds") else None,
-        "tables": [_table(one) for one in status.tables],
+        "tables": [message_row(one) for one in status.tables],
         "members": _members(status.members),
         "wanted_replicas": status.wanted_replicas if status.HasField("wanted_replicas") else None,
         "wanted_shards": status.wanted_shards,
+        "lease_samples": status.lease_samples or None,
+        "unleased_samples": status.unleased_samples if status.lease_samples else None,
+        "processors": message_row(status.processors) if status.HasField("processors") else None,
     }
     if status.curves:
         fields["curves"] = {one.name: {"over": one.over, "x": list(one.x), "y": list(one.y)} for one in status.curves}
     if status.events:
         fields["events"] = [{"time_s": one.time_s, "text": one.text, "trouble": one.trouble} for one in status.events]
     return fields
-
-
-def _table(one: wire.TableFigures) -> dict[str, Any]:
-    return {field.name: getattr(one, field.name) for field in one.DESCRIPTOR.fields}
 
 
 def _spread(counts: Sequence[int]) -> list[dict[str, int | None]]:
@@ -93,6 +93,7 @@ def _members(members: Iterable[wire.MemberStatus]) -> list[dict[str, Any]]:
             "samples": None,
             "staleness": _known(member.staleness_mean),
             "last_seen_s": member.silent_s,
+            "totals": _totals(member),
         }
         if member.role == wire.ROLE_SHARD:
             row |= {"pushes_per_s": member.pushes_per_s, "bytes_per_s": member.bytes_per_s}
@@ -101,6 +102,19 @@ def _members(members: Iterable[wire.MemberStatus]) -> list[dict[str, Any]]:
             row |= {"samples": member.samples, "samples_per_s": member.samples_per_s, "straggler": member.straggler}
         rows.append(row)
     return rows
+
+
+def _totals(member: wire.MemberStatus) -> dict[str, Any]:
+    """What a member has done so far, as totals; `processors` None: not reported."""
+    return {
+        "incarnation": member.incarnation,
+        "steps": member.steps,
+        "pushes": member.pushes,
+        "sent": member.bytes_sent,
+        "received": member.bytes_received,
+        "seconds": dict(member.seconds),
+        "processors": message_row(member.processors) if member.HasField("processors") else None,
+    }
 
 
 def _batch(batch: wire.BatchStatus) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
+from dbelief.process.processor_times import ProcessorTimes, processor_times
 from dbelief.process.replaceable import replaceable
 
 T = TypeVar("T")
@@ -125,6 +126,8 @@ class Runtime:
     """Seconds since 1970, for display."""
     sleep: Callable[[float], None] = staticmethod(time.sleep)
     """Suspend the calling thread for some seconds."""
+    processor_times: Callable[[], ProcessorTimes] = staticmethod(processor_times)
+    """Processor seconds of this process, and of all programs of the machine."""
     lock: Callable[[], Lock] = staticmethod(threading.Lock)
     """A lock; not reentrant."""
     reentrant_lock: Callable[[], Lock] = staticmethod(threading.RLock)

@@ -62,12 +62,21 @@ class Summary(BaseModel):
 
     samples: int = Field(ge=0, description="samples whose gradients were applied")
     samples_per_replica: dict[str, int] = Field(description="the same by replica")
+    steps_per_replica: dict[str, int] = Field(default_factory=dict, description="mini-batches by replica")
+    pushes_per_replica: dict[str, int] = Field(default_factory=dict, description="pushes by replica")
     bytes_per_replica: dict[str, dict[str, int]] = Field(
         default_factory=dict,
         description="segments that each replica has sent and received, in messages and through shared memory",
     )
     phase_seconds: dict[str, dict[str, float]] = Field(
         default_factory=dict, description="seconds of each replica's computing thread, by phase"
+    )
+    lease_samples: int = Field(default=0, ge=0, description="samples in a lease of the usual size; 0: no leases")
+    processors: dict[str, dict[str, str | float]] = Field(
+        default_factory=dict,
+        description="by member: its machine, its network, processors that it may use, processor seconds of its process "
+        "(used_s) and of all programs of the machine (busy_s) in lived_s seconds, and the shortest time of an answer "
+        "from the coordinator (answer_s)",
     )
     epochs: float = Field(ge=0, description="samples over the size of the training set")
     steps: int = Field(ge=0, description="mini-batches computed")

@@ -14,16 +14,20 @@ from dbelief.core.layout import Layout
 from dbelief.core.placement import Placement
 from dbelief.core.sample_form import SampleForm
 from dbelief.errors import Rejected, RuntimeFailure, Unavailable
+from dbelief.process.processors import ProcessorMeter
 from dbelief.process.runtime import runtime
 from dbelief.rpc.channel import connecting, named_errors, open_channel, wait_ready
 from dbelief.rpc.pb import coordination_pb2 as wire
 from dbelief.rpc.pb import coordination_pb2_grpc as stubs
-from dbelief.rpc.wire.convert import layout_to_wire, placement_from_wire
+from dbelief.rpc.wire.convert import layout_to_wire, placement_from_wire, processors_to_wire
 
 CALL_S = 10.0
 """Timeout of one call, in seconds: more than the time for which the coordinator holds a request for work (5 s)."""
 PATIENCE_S = 30.0
 """Time for which calls are retried, unless a client has another one: it covers a coordinator failover."""
+
+METER_S = 0.5
+"""Seconds between two readings of the processors, at least."""
 
 OVER = (wire.STATE_DONE, wire.STATE_FAILED)
 
@@ -140,6 +144,7 @@ class MemberView:
         self.figures: Callable[[], wire.ShardFigures | None] = lambda: None
         self.beat_every_s = 0.0
         self._changed = runtime.condition()
+        self._meter, self._metered_s, self._answer_s = ProcessorMeter(), -math.inf, 0.0
 
     @property
     def over(self) -> bool:
@@ -166,9 +171,11 @@ class MemberView:
                 failed=failed,
                 shard=self.figures(),
                 ending=self.ending,
+                processors=self._processors(sent_s),
             ),
             patience_s,
         )
+        self._answered(sent_s)
         with self._changed:
             self.state, self.reason, self.initialise = reply.state, reply.reason, reply.initialise
             self.may_leave = reply.may_leave
@@ -187,12 +194,31 @@ class MemberView:
         """Call a method as this member; see `CoordinatorClient.call`. To the coordinator it is a heartbeat too."""
         request.replica, request.incarnation, request.run_id = self.id, self.incarnation, self.run_id
         sent_s = runtime.monotonic()
+        if isinstance(request, wire.ReportRequest):
+            report: wire.ReportRequest | None = request
+        else:
+            report = request.report if request.HasField("report") else None
+        if report is not None and (use := self._processors(sent_s)) is not None:
+            report.processors.CopyFrom(use)
         reply = self.client.call(method, request)
         self.called_s = sent_s
+        if report is request:  # the answer to a request for work may be held
+            self._answered(sent_s)
         if isinstance(reply, wire.ReportReply) and reply.beat_now:
             with contextlib.suppress(Unavailable):
                 self.beat(patience_s=0.0)
         return reply
+
+    def _processors(self, now_s: float) -> wire.ProcessorFigures | None:
+        """Processor figures of this process, at intervals; None between them."""
+        if now_s - self._metered_s < METER_S:
+            return None
+        self._metered_s = now_s
+        return processors_to_wire(self._meter.read(), self._answer_s)
+
+    def _answered(self, sent_s: float) -> None:
+        took_s = runtime.monotonic() - sent_s
+        self._answer_s = min(self._answer_s or took_s, took_s)
 
     def placed(self) -> Placement:
         """Current placement of the segments.

@@ -300,6 +300,7 @@ class BeatRequest(_message.Message):
     ENDING_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
+    PROCESSORS_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     """the member's role"""
     id: _builtins.int
@@ -322,6 +323,10 @@ class BeatRequest(_message.Message):
     def shard(self) -> Global___ShardFigures:
         """figures of a shard; absent: not reported"""
 
+    @_builtins.property
+    def processors(self) -> Global___ProcessorFigures:
+        """of its process; absent: not reported"""
+
     def __init__(
         self,
         *,
@@ -335,16 +340,68 @@ class BeatRequest(_message.Message):
         ending: _builtins.bool = ...,
         run_id: _builtins.int = ...,
         failed: _builtins.bool = ...,
+        processors: Global___ProcessorFigures | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_shard", b"_shard", "shard", b"shard"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_processors", b"_processors", "_shard", b"_shard", "processors", b"processors", "shard", b"shard"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_shard", b"_shard", "ending", b"ending", "failed", b"failed", "id", b"id", "incarnation", b"incarnation", "leaving", b"leaving", "placement_epoch", b"placement_epoch", "reason", b"reason", "role", b"role", "run_id", b"run_id", "shard", b"shard"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_processors", b"_processors", "_shard", b"_shard", "ending", b"ending", "failed", b"failed", "id", b"id", "incarnation", b"incarnation", "leaving", b"leaving", "placement_epoch", b"placement_epoch", "processors", b"processors", "reason", b"reason", "role", b"role", "run_id", b"run_id", "shard", b"shard"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__processors: _TypeAlias = _typing.Literal["processors"]  # noqa: Y015
+    _WhichOneofArgType__processors: _TypeAlias = _typing.Literal["_processors", b"_processors"]  # noqa: Y015
     _WhichOneofReturnType__shard: _TypeAlias = _typing.Literal["shard"]  # noqa: Y015
     _WhichOneofArgType__shard: _TypeAlias = _typing.Literal["_shard", b"_shard"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__processors) -> _WhichOneofReturnType__processors | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__shard) -> _WhichOneofReturnType__shard | None: ...
 
 Global___BeatRequest: _TypeAlias = BeatRequest  # noqa: Y015
+
+@_typing.final
+class ProcessorFigures(_message.Message):
+    """Processors of a process, and the time that it has used of them, as totals since it joined or began."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MACHINE_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
+    CORES_FIELD_NUMBER: _builtins.int
+    USED_S_FIELD_NUMBER: _builtins.int
+    BUSY_S_FIELD_NUMBER: _builtins.int
+    LIVED_S_FIELD_NUMBER: _builtins.int
+    ANSWER_S_FIELD_NUMBER: _builtins.int
+    machine: _builtins.str
+    """whose processors these are: the same for all processes that share them; "": not known"""
+    network: _builtins.str
+    """the process's interfaces: the same for all processes that reach each other without a link"""
+    cores: _builtins.float
+    """processors that the process may use: its affinity, and the limit of its control group"""
+    used_s: _builtins.float
+    """processor seconds of the process, all threads"""
+    busy_s: _builtins.float
+    """processor seconds of all programs of the machine"""
+    lived_s: _builtins.float
+    """seconds by the clock on the wall"""
+    answer_s: _builtins.float
+    """shortest time until the coordinator had answered a heartbeat or a report, seconds; 0: none"""
+    def __init__(
+        self,
+        *,
+        machine: _builtins.str = ...,
+        network: _builtins.str = ...,
+        cores: _builtins.float = ...,
+        used_s: _builtins.float = ...,
+        busy_s: _builtins.float = ...,
+        lived_s: _builtins.float = ...,
+        answer_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_s", b"answer_s", "busy_s", b"busy_s", "cores", b"cores", "lived_s", b"lived_s", "machine", b"machine", "network", b"network", "used_s", b"used_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProcessorFigures: _TypeAlias = ProcessorFigures  # noqa: Y015
 
 @_typing.final
 class ShardFigures(_message.Message):
@@ -1075,6 +1132,7 @@ class ReportRequest(_message.Message):
     EVALUATION_FAILED_FIELD_NUMBER: _builtins.int
     CACHE_READS_FIELD_NUMBER: _builtins.int
     CACHE_HITS_FIELD_NUMBER: _builtins.int
+    PROCESSORS_FIELD_NUMBER: _builtins.int
     replica: _builtins.int
     """number of the replica"""
     incarnation: _builtins.int
@@ -1139,6 +1197,10 @@ class ReportRequest(_message.Message):
 
     @_builtins.property
     def cache_hits(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    @_builtins.property
+    def processors(self) -> Global___ProcessorFigures:
+        """of its process; absent: not reported"""
+
     def __init__(
         self,
         *,
@@ -1160,10 +1222,11 @@ class ReportRequest(_message.Message):
         evaluation_failed: Global___EvaluationFailed | None = ...,
         cache_reads: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         cache_hits: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        processors: Global___ProcessorFigures | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_evaluation_failed", b"_evaluation_failed", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "evaluation", b"evaluation", "evaluation_failed", b"evaluation_failed", "failed", b"failed", "progress", b"progress", "traffic", b"traffic", "wire", b"wire"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_evaluation_failed", b"_evaluation_failed", "_failed", b"_failed", "_processors", b"_processors", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "evaluation", b"evaluation", "evaluation_failed", b"evaluation_failed", "failed", b"failed", "processors", b"processors", "progress", b"progress", "traffic", b"traffic", "wire", b"wire"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_evaluation_failed", b"_evaluation_failed", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "cache_hits", b"cache_hits", "cache_reads", b"cache_reads", "evaluation", b"evaluation", "evaluation_failed", b"evaluation_failed", "failed", b"failed", "incarnation", b"incarnation", "initialised_in", b"initialised_in", "progress", b"progress", "replica", b"replica", "run_id", b"run_id", "seconds", b"seconds", "skipped", b"skipped", "staleness", b"staleness", "stored_lease", b"stored_lease", "traffic", b"traffic", "trouble", b"trouble", "wire", b"wire"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_evaluation_failed", b"_evaluation_failed", "_failed", b"_failed", "_processors", b"_processors", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "cache_hits", b"cache_hits", "cache_reads", b"cache_reads", "evaluation", b"evaluation", "evaluation_failed", b"evaluation_failed", "failed", b"failed", "incarnation", b"incarnation", "initialised_in", b"initialised_in", "processors", b"processors", "progress", b"progress", "replica", b"replica", "run_id", b"run_id", "seconds", b"seconds", "skipped", b"skipped", "staleness", b"staleness", "stored_lease", b"stored_lease", "traffic", b"traffic", "trouble", b"trouble", "wire", b"wire"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bundle: _TypeAlias = _typing.Literal["bundle"]  # noqa: Y015
     _WhichOneofArgType__bundle: _TypeAlias = _typing.Literal["_bundle", b"_bundle"]  # noqa: Y015
@@ -1173,6 +1236,8 @@ class ReportRequest(_message.Message):
     _WhichOneofArgType__evaluation_failed: _TypeAlias = _typing.Literal["_evaluation_failed", b"_evaluation_failed"]  # noqa: Y015
     _WhichOneofReturnType__failed: _TypeAlias = _typing.Literal["failed"]  # noqa: Y015
     _WhichOneofArgType__failed: _TypeAlias = _typing.Literal["_failed", b"_failed"]  # noqa: Y015
+    _WhichOneofReturnType__processors: _TypeAlias = _typing.Literal["processors"]  # noqa: Y015
+    _WhichOneofArgType__processors: _TypeAlias = _typing.Literal["_processors", b"_processors"]  # noqa: Y015
     _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
     _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
     _WhichOneofReturnType__traffic: _TypeAlias = _typing.Literal["traffic"]  # noqa: Y015
@@ -1187,6 +1252,8 @@ class ReportRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__evaluation_failed) -> _WhichOneofReturnType__evaluation_failed | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__failed) -> _WhichOneofReturnType__failed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__processors) -> _WhichOneofReturnType__processors | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__progress) -> _WhichOneofReturnType__progress | None: ...
     @_typing.overload
@@ -1634,6 +1701,9 @@ class StatusReply(_message.Message):
     TEST_METRICS_FIELD_NUMBER: _builtins.int
     ROUNDS_FIELD_NUMBER: _builtins.int
     TABLES_FIELD_NUMBER: _builtins.int
+    LEASE_SAMPLES_FIELD_NUMBER: _builtins.int
+    UNLEASED_SAMPLES_FIELD_NUMBER: _builtins.int
+    PROCESSORS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """the job's id"""
     job_yaml: _builtins.str
@@ -1680,6 +1750,10 @@ class StatusReply(_message.Message):
     """seconds until the first limit that ends the job; NaN where unknown"""
     wanted_shards: _builtins.int
     """of the last Scale, else of the job file"""
+    lease_samples: _builtins.int
+    """in a lease of the usual size; 0: the job has no leases"""
+    unleased_samples: _builtins.int
+    """that are still to be leased; 0: none, or no leases"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberStatus]:
         """the latest incarnation of each member, shards first"""
@@ -1724,6 +1798,10 @@ class StatusReply(_message.Message):
     def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableFigures]:
         """sums over the shards that have joined; none: the job has no tables"""
 
+    @_builtins.property
+    def processors(self) -> Global___ProcessorFigures:
+        """of the coordinator"""
+
     def __init__(
         self,
         *,
@@ -1761,19 +1839,26 @@ class StatusReply(_message.Message):
         test_metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         rounds: Global___RoundStatus | None = ...,
         tables: _abc.Iterable[Global___TableFigures] | None = ...,
+        lease_samples: _builtins.int = ...,
+        unleased_samples: _builtins.int = ...,
+        processors: Global___ProcessorFigures | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "_rounds", b"_rounds", "_wanted_replicas", b"_wanted_replicas", "batch", b"batch", "placement", b"placement", "rounds", b"rounds", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "_processors", b"_processors", "_rounds", b"_rounds", "_wanted_replicas", b"_wanted_replicas", "batch", b"batch", "placement", b"placement", "processors", b"processors", "rounds", b"rounds", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "_rounds", b"_rounds", "_wanted_replicas", b"_wanted_replicas", "batch", b"batch", "curves", b"curves", "elapsed_s", b"elapsed_s", "epoch", b"epoch", "eta_s", b"eta_s", "events", b"events", "job", b"job", "job_folder", b"job_folder", "job_yaml", b"job_yaml", "loss", b"loss", "members", b"members", "needed_shards", b"needed_shards", "placement", b"placement", "reason", b"reason", "rounds", b"rounds", "run_folder", b"run_folder", "samples", b"samples", "samples_per_s", b"samples_per_s", "shards", b"shards", "staleness", b"staleness", "staleness_mean", b"staleness_mean", "state", b"state", "tables", b"tables", "test_accuracy", b"test_accuracy", "test_loss", b"test_loss", "test_metrics", b"test_metrics", "total_samples", b"total_samples", "validation_accuracy", b"validation_accuracy", "validation_loss", b"validation_loss", "validation_metrics", b"validation_metrics", "waiting_for", b"waiting_for", "wall_limit_s", b"wall_limit_s", "wanted_replicas", b"wanted_replicas", "wanted_shards", b"wanted_shards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "_processors", b"_processors", "_rounds", b"_rounds", "_wanted_replicas", b"_wanted_replicas", "batch", b"batch", "curves", b"curves", "elapsed_s", b"elapsed_s", "epoch", b"epoch", "eta_s", b"eta_s", "events", b"events", "job", b"job", "job_folder", b"job_folder", "job_yaml", b"job_yaml", "lease_samples", b"lease_samples", "loss", b"loss", "members", b"members", "needed_shards", b"needed_shards", "placement", b"placement", "processors", b"processors", "reason", b"reason", "rounds", b"rounds", "run_folder", b"run_folder", "samples", b"samples", "samples_per_s", b"samples_per_s", "shards", b"shards", "staleness", b"staleness", "staleness_mean", b"staleness_mean", "state", b"state", "tables", b"tables", "test_accuracy", b"test_accuracy", "test_loss", b"test_loss", "test_metrics", b"test_metrics", "total_samples", b"total_samples", "unleased_samples", b"unleased_samples", "validation_accuracy", b"validation_accuracy", "validation_loss", b"validation_loss", "validation_metrics", b"validation_metrics", "waiting_for", b"waiting_for", "wall_limit_s", b"wall_limit_s", "wanted_replicas", b"wanted_replicas", "wanted_shards", b"wanted_shards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__placement: _TypeAlias = _typing.Literal["placement"]  # noqa: Y015
     _WhichOneofArgType__placement: _TypeAlias = _typing.Literal["_placement", b"_placement"]  # noqa: Y015
+    _WhichOneofReturnType__processors: _TypeAlias = _typing.Literal["processors"]  # noqa: Y015
+    _WhichOneofArgType__processors: _TypeAlias = _typing.Literal["_processors", b"_processors"]  # noqa: Y015
     _WhichOneofReturnType__rounds: _TypeAlias = _typing.Literal["rounds"]  # noqa: Y015
     _WhichOneofArgType__rounds: _TypeAlias = _typing.Literal["_rounds", b"_rounds"]  # noqa: Y015
     _WhichOneofReturnType__wanted_replicas: _TypeAlias = _typing.Literal["wanted_replicas"]  # noqa: Y015
     _WhichOneofArgType__wanted_replicas: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__placement) -> _WhichOneofReturnType__placement | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__processors) -> _WhichOneofReturnType__processors | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rounds) -> _WhichOneofReturnType__rounds | None: ...
     @_typing.overload
@@ -1965,6 +2050,26 @@ Global___BatchStatus: _TypeAlias = BatchStatus  # noqa: Y015
 class MemberStatus(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class SecondsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ROLE_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
@@ -1979,6 +2084,13 @@ class MemberStatus(_message.Message):
     PARAMETERS_FIELD_NUMBER: _builtins.int
     STRAGGLER_FIELD_NUMBER: _builtins.int
     FOLLOWER_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    PUSHES_FIELD_NUMBER: _builtins.int
+    BYTES_SENT_FIELD_NUMBER: _builtins.int
+    BYTES_RECEIVED_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    PROCESSORS_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     """the member's role"""
     id: _builtins.int
@@ -2007,6 +2119,24 @@ class MemberStatus(_message.Message):
     """a replica that needs far more time for a sample than the others"""
     follower: _builtins.bool
     """true: follower of the shard with this number"""
+    incarnation: _builtins.int
+    """the totals of a shard and of processors are of this incarnation, others of the number"""
+    steps: _builtins.int
+    """mini-batches of a replica or client, acknowledged"""
+    pushes: _builtins.float
+    """of a replica or client, acknowledged; of a shard as in ShardFigures"""
+    bytes_sent: _builtins.int
+    """payload of segments, sent by this member in messages and through shared memory"""
+    bytes_received: _builtins.int
+    """payload of segments, received by this member, as above"""
+    @_builtins.property
+    def seconds(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """of a replica's computing thread, by phase; empty: not reported"""
+
+    @_builtins.property
+    def processors(self) -> Global___ProcessorFigures:
+        """absent: not reported"""
+
     def __init__(
         self,
         *,
@@ -2024,12 +2154,21 @@ class MemberStatus(_message.Message):
         parameters: _builtins.int = ...,
         straggler: _builtins.bool = ...,
         follower: _builtins.bool = ...,
+        incarnation: _builtins.int = ...,
+        steps: _builtins.int = ...,
+        pushes: _builtins.float = ...,
+        bytes_sent: _builtins.int = ...,
+        bytes_received: _builtins.int = ...,
+        seconds: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        processors: Global___ProcessorFigures | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_processors", b"_processors", "processors", b"processors"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_s", b"bytes_per_s", "follower", b"follower", "id", b"id", "name", b"name", "parameters", b"parameters", "pushes_per_s", b"pushes_per_s", "role", b"role", "samples", b"samples", "samples_per_s", b"samples_per_s", "segments", b"segments", "silent_s", b"silent_s", "staleness_mean", b"staleness_mean", "state", b"state", "straggler", b"straggler"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_processors", b"_processors", "bytes_per_s", b"bytes_per_s", "bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "follower", b"follower", "id", b"id", "incarnation", b"incarnation", "name", b"name", "parameters", b"parameters", "processors", b"processors", "pushes", b"pushes", "pushes_per_s", b"pushes_per_s", "role", b"role", "samples", b"samples", "samples_per_s", b"samples_per_s", "seconds", b"seconds", "segments", b"segments", "silent_s", b"silent_s", "staleness_mean", b"staleness_mean", "state", b"state", "steps", b"steps", "straggler", b"straggler"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__processors: _TypeAlias = _typing.Literal["processors"]  # noqa: Y015
+    _WhichOneofArgType__processors: _TypeAlias = _typing.Literal["_processors", b"_processors"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__processors) -> _WhichOneofReturnType__processors | None: ...
 
 Global___MemberStatus: _TypeAlias = MemberStatus  # noqa: Y015
 

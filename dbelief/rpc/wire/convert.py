@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
+from google.protobuf.message import Message
 
 from dbelief.core.absent import Ranges, checked
 from dbelief.core.layout import Box, Kind, Layout, SegmentSpan
@@ -13,6 +15,7 @@ from dbelief.core.placement import Placement, SegmentRange, ShardPlacement
 from dbelief.core.push import Push, Pusher
 from dbelief.core.vector_program import Operation
 from dbelief.errors import Rejected
+from dbelief.process.processors import ProcessorUse
 from dbelief.rpc.pb import coordination_pb2 as coordination
 from dbelief.rpc.pb import parameters_pb2 as parameters
 from dbelief.rpc.pb import segments_pb2 as segments
@@ -256,3 +259,13 @@ def layout_from_wire(rows: Iterable[coordination.Tensor]) -> Layout:
             for row in rows
         )
     )
+
+
+def processors_to_wire(use: ProcessorUse, answer_s: float = 0.0) -> coordination.ProcessorFigures:
+    """The processors of a process; `answer_s`: shortest time of an answer from the coordinator."""
+    return coordination.ProcessorFigures(**use._asdict(), answer_s=answer_s)
+
+
+def message_row(message: Message) -> dict[str, Any]:
+    """Plain fields of a message by name."""
+    return {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields}

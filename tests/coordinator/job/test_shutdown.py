@@ -621,6 +621,10 @@ def test_summary_at_the_end(a_world: MakeWorld) -> None:
         "died": ["replica 0"],
         "pushes_lost": 0,
         "bytes_per_replica": {"0": {"sent": 111, "received": 222}},
+        "steps_per_replica": {"0": 10, "1": 10},
+        "pushes_per_replica": {"0": 10, "1": 10},
+        "lease_samples": 30,
+        "processors": {},
         "residual_lost": 2.5,
         "parameters": 4096,
     }

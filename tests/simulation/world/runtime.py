@@ -8,6 +8,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any, Literal
 
+from dbelief.process.processor_times import ProcessorTimes
 from dbelief.process.runtime import Empty, Runtime
 
 from .scheduler import Process, Scheduler, Task, join_task
@@ -242,6 +243,7 @@ class SimulatedRuntime(Runtime):
         self.wall = self._wall
         self.sleep = self._sleep
         self.random_bytes = scheduler.random.randbytes
+        self.processor_times = lambda: ProcessorTimes(0.0, 0.0)  # real times are not the seed's
 
     @property
     def process(self) -> Process:
