@@ -78,6 +78,34 @@ def scale_command(what: str, count: int, where: str) -> None:
         print(printable(scale_job(where, "replica" if what == "workers" else "shard", count)))
 
 
+@click.command("advise")
+@_WHERE
+@click.option(
+    "--over",
+    "over_s",
+    type=click.FloatRange(1),
+    default=10.0,
+    show_default=True,
+    help="Seconds of a running job that are measured.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
+@click.option("--apply", is_flag=True, help="Scale the running job by the best advice on workers or shards.")
+@_calling
+def advise_command(where: str, over_s: float, as_json: bool, apply: bool) -> None:
+    """Report what bounds a job's speed, and what other workers, shards or settings would bring, as measured.
+
+    Of a job that trains, some seconds are measured; of a run folder, the whole run. Gains are multiples of the measured
+    samples/s. Settings are printed as --set options for the next start.
+    """
+    prepare_process()
+    from time import sleep
+
+    from dbelief.cli.advise import advise_job
+
+    with cli_errors():
+        advise_job(where, over_s, as_json, apply, sleep)
+
+
 @click.command("health")
 @click.argument("address", envvar="DBELIEF_LISTEN", metavar="HOST:PORT")
 @click.option("--timeout", "timeout_s", default=3.0, show_default=True, help="Seconds to wait for an answer.")
@@ -97,4 +125,4 @@ def health_command(address: str, timeout_s: float, service: str) -> None:
         check_serving(address, timeout_s, service)
 
 
-COMMANDS = (status_command, top_command, stop_command, scale_command, health_command)
+COMMANDS = (status_command, top_command, stop_command, scale_command, advise_command, health_command)
