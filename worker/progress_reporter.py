@@ -99,8 +99,12 @@ class ProgressReporter:
         Each request has the totals: another coordinator may have received the last report, and failed since.
         """
         self._reports.answer()
+        now_s = runtime.monotonic()
+        if self._held is None and now_s - self._reported_s > REPORT_EVERY_S:
+            self._held = self._request(progress=self.progress)  # a worker without work has waited
         request.report.CopyFrom(self._held or wire.ReportRequest(progress=self.progress))
-        self._reported_s = runtime.monotonic()
+        if self._held is not None:
+            self._reported_s = now_s
         reply: wire.LeaseReply = self._session.member.call("Lease", request)
         self._held, self._every_s = None, reply.report_every_s
         return reply

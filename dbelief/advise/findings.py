@@ -24,7 +24,9 @@ NEARLY = 0.95
 FULL = 0.85
 """Share of the free processors from which they bound a job."""
 MOST_WORKERS, MOST_SHARDS, MOST_PERIOD, MOST_BATCH = 2, 2, 256, 64
-"""Multiples, and mini-batches, up to which changes are tried: the model is not to be trusted far from what was measured."""
+"""Multiples, and mini-batches, up to which changes are tried: far from what was measured a model is not to be trusted."""
+AVOIDABLE = 0.2
+"""Share of the workers' time in which they wait for work, or for the slowest, that bounds a job."""
 LEASES_EACH = 16
 """Leases of a worker in a run, of a size that is recommended."""
 STRAGGLES = 1.25
@@ -159,7 +161,8 @@ def _shares(found: Measurements, model: StepModel) -> dict[str, float]:
 def _bound(
     found: Measurements, model: StepModel, shares: Mapping[str, float], tried: list[Advice]
 ) -> tuple[Bound, str]:
-    largest = max(shares, key=lambda name: shares[name])
+    avoidable = [name for name in ("idle", "straggler") if shares[name] >= AVOIDABLE]
+    largest = max(avoidable or shares, key=lambda name: shares[name])
     percent = f"{100 * shares[largest]:.0f} % of the workers' time"
     if largest == "data":
         return "data", f"reading and preparing samples takes {percent}, {_each(found, 'data')} of a mini-batch"
@@ -366,7 +369,9 @@ def _batches(found: Measurements, model: StepModel) -> Iterator[Advice]:
     factor, gain = _least_of_powers(MOST_BATCH, lambda times: model.factor(Change(batch=float(times))))
     because = f"{short_time(model.exchange_s)} of exchange beside {short_time(model.mean_own_s)} of computing and data"
     settings = {"strategy.batch": str(strategy.batch * factor)}
-    caution = "a larger mini-batch makes fewer steps of an epoch: see large_batches"
+    caution = (
+        "at least: what a mini-batch costs whatever its size is not known; fewer steps of an epoch, see large_batches"
+    )
     yield Advice(
         f"mini-batches of {strategy.batch * factor} samples", gain, because, settings=settings, caution=caution
     )
