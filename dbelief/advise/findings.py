@@ -24,7 +24,7 @@ NEARLY = 0.95
 FULL = 0.85
 """Share of the free processors from which they bound a job."""
 MOST_WORKERS, MOST_SHARDS, MOST_PERIOD, MOST_BATCH = 2, 2, 256, 64
-"""Multiples, and mini-batches, up to which changes are tried: far from what was measured a model is not to be trusted."""
+"""Multiples, and mini-batches, up to which changes are tried: a model is not to be trusted far from measurements."""
 AVOIDABLE = 0.2
 """Share of the workers' time in which they wait for work, or for the slowest, that bounds a job."""
 LEASES_EACH = 16
