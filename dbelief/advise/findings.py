@@ -13,7 +13,7 @@ from dbelief.plan.shard_traffic import fetched_bytes, pushed_bytes
 
 from .measurements import Measurements
 from .model_of import model_of
-from .step_model import NOTHING, Change, StepModel
+from .step_model import Change, StepModel
 
 Bound = Literal["computing", "data", "link", "one machine", "shards", "straggler", "small batch", "leases"]
 
@@ -256,7 +256,7 @@ def _workers(found: Measurements, model: StepModel) -> Iterator[Advice]:
         machines = [one for one in found.machines if one.workers]
         more = (len(machines) + 1) / len(machines)
         larger = replace(model, processors=model.processors * more)
-        free = larger.predicted(Change(workers=math.ceil(now * more))) / model.predicted(NOTHING)
+        free = larger.predicted(Change(workers=math.ceil(now * more))) / model.present
         yield Advice(
             "one machine more, with as many workers",
             free,
@@ -443,7 +443,7 @@ def _alone(found: Measurements, model: StepModel) -> Iterator[Advice]:
         return
     each = max(networks.count(network) for network in networks)
     cores = max(one.processors.cores for one in found.training if one.processors is not None)
-    gain = model.alone(each, cores) / model.predicted(NOTHING)
+    gain = model.alone(each, cores) / model.present
     because = (
         f"a mini-batch takes {short_time(model.mean_own_s)} there, and {short_time(model.exchange_s)} more with links"
     )

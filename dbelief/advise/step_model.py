@@ -6,8 +6,9 @@ Pure functions of what was measured. Free-running workers are a closed queueing 
     processors              D_c seconds of the machine's m free processors, of all processes for a mini-batch
     link of a shard's host  D_in, D_out seconds in its two directions
 
-and the rate X(N) follows by mean value analysis (Reiser and Lavenberg 1980), the m processors as one station of D_c / m
-and a delay of D_c (m - 1) / m (Seidmann et al. 1987). A shard serves its pushes one after the other: X(N) D_shard <= 1.
+and the rate X(N) follows by mean value analysis (Reiser and Lavenberg 1980). At m processors who comes waits for those
+beyond the first m - 1 that it finds there, and X(N) <= m / D_c. A shard serves its pushes one after the other: X(N)
+D_shard <= 1.
 Workers in lockstep wait for the slowest:
 
     T(N) = max of their computing and data + latency + bytes + N D_shard, and T(N) >= N D_c / m;  X(N) = N / T(N)
@@ -20,6 +21,7 @@ their own, with such links; the directions of a link are independent; encoding c
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -42,18 +44,25 @@ class Station:
 def queueing_rate(workers: int, delay_s: float, stations: Sequence[Station]) -> float:
     """Mini-batches per second of so many workers, by mean value analysis; infinite where nothing takes time.
 
-    Cost: workers times stations.
+    Exact with one server at each station. Cost: workers times stations.
     """
-    single = [station.demand_s / max(1.0, station.servers) for station in stations]
-    delay_s += sum(station.demand_s for station in stations) - sum(single)
-    queues, rate = [0.0] * len(single), math.inf
+    most = min((one.servers / one.demand_s for one in stations if one.demand_s > 0), default=math.inf)
+    queues, rate = [0.0] * len(stations), math.inf
     for count in range(1, workers + 1):
-        passed_s = [demand_s * (1 + queue) for demand_s, queue in zip(single, queues, strict=True)]
+        passed_s = [
+            one.demand_s * (1 + max(0.0, queue - (one.servers - 1)) / one.servers)
+            for one, queue in zip(stations, queues, strict=True)
+        ]
         cycle_s = delay_s + sum(passed_s)
         if cycle_s <= 0:
             return math.inf
-        rate = count / cycle_s
+        rate = min(count / cycle_s, most)
         queues = [rate * seconds for seconds in passed_s]
+        behind = max(
+            range(len(stations)), key=lambda place: stations[place].demand_s / stations[place].servers, default=0
+        )
+        if stations:  # those who do not fit elsewhere queue at the busiest station
+            queues[behind] = count - rate * (cycle_s - passed_s[behind])
     return rate
 
 
@@ -212,11 +221,16 @@ class StepModel:
         demand_s = geometry.shard * bytes_s
         return [Station(self.sent_share * demand_s), Station((1 - self.sent_share) * demand_s)]
 
+    @functools.cached_property
+    def present(self) -> float:
+        """Mini-batches per second as measured, or by the model where that is more: what gains are multiples of."""
+        return max(self.rate, self.predicted(NOTHING))
+
     # -- predictions -------------------------------------------------------------------------------------
 
     def factor(self, change: Change) -> float:
-        """Samples per second after a change, as a multiple of the model's own at present."""
-        return self.predicted(change) / self.predicted(NOTHING)
+        """Samples per second after a change, as a multiple of those measured."""
+        return self.predicted(change) / self.present
 
     def predicted(self, change: Change) -> float:
         """Samples per second after a change, in units of mini-batches as they are."""
