@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint hooks docs protos verify-protos clean test-long test-extras test-portable test-pythons test-deploy test-containers test-slurm test-ray check-device simulate model conformance histories bench measure bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-coordinator bench-wire bench-snapshots image package lock audit manifests dashboards
+.PHONY: help run test lint hooks docs protos verify-protos clean test-long test-extras test-portable test-pythons test-deploy test-containers test-slurm test-ray check-device simulate model conformance histories bench measure bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-churn bench-coordinator bench-wire bench-snapshots image package lock audit manifests dashboards bench-advise
 
 ##@ Everyday
 
@@ -137,6 +137,9 @@ bench-kills: .venv/ready-to-develop ## MNIST (in DBELIEF_DATA) with any one proc
 
 bench-churn: .venv/ready-to-develop ## deaths over all roles for ten minutes of MNIST (in DBELIEF_DATA), torchrun beside; hours: ARGS='--plan a|b|c --job mnist|elastic|diloco|diloco-quorum'
 	@$(BIN)/python -m benchmarks.faults.churn $(ARGS)
+
+bench-advise: .venv/ready-to-develop ## what bounds a job, in nine situations, and whether the advice is reached (half an hour; DBELIEF_HOSTNET for three of them)
+	@$(BIN)/python -m benchmarks.advise.situations $(ARGS)
 
 bench-coordinator: .venv/ready-to-develop ## a coordinator with 16 to 1,000 simulated members
 	@$(BIN)/python -m benchmarks.coordinator.members $(ARGS)

@@ -206,7 +206,6 @@ def _computing_reason(found: Measurements, percent: str) -> str:
 
 def _exchange_bound(found: Measurements, model: StepModel, percent: str, tried: list[Advice]) -> tuple[Bound, str]:
     takes = f"exchanges with shards take {percent}, {short_time(model.exchange_s)} of a mini-batch"
-    rate = model.rate / model.shards
     if model.shard_s * model.rate >= FULL:
         return "shards", f"{takes}; a shard's process uses {model.shard_s * model.rate:.2f} processors"
     if model.link_s + model.latency_s < model.exchange_s / 2 or not model.geometry.own:
@@ -218,7 +217,7 @@ def _exchange_bound(found: Measurements, model: StepModel, percent: str, tried: 
     if model.geometry.shard * model.workers > model.geometry.own * 1.5 and busiest >= FULL / 2:
         return "shards", f"{takes}; the link of a shard's host is in use {100 * min(1.0, busiest):.0f} % of the time"
     parts = f"latency {short_time(model.latency_s)}, bytes {short_time(model.link_s)}"
-    return "link", f"{takes}, over links ({parts}), beside {short_time(model.mean_own_s)} of computing; {rate:.3g}/s"
+    return "link", f"{takes}, over links ({parts}), beside {short_time(model.mean_own_s)} of computing"
 
 
 # -- changes -----------------------------------------------------------------------------------------------

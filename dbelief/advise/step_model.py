@@ -113,7 +113,7 @@ class Change:
     lockstep
         Whether workers wait for each other; None: as now.
     without_slowest
-        Workers that nobody waits for any more.
+        Workers that no other waits for.
     """
 
     workers: int | None = None

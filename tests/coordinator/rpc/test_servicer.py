@@ -649,6 +649,25 @@ def test_shard_heartbeat_figures_appear_in_status(training: Caller) -> None:
     assert (told.pushes_per_s, told.bytes_per_s) == (10.0, 400.0)
 
 
+def test_what_members_have_made_and_used_appears_in_status(training: Caller) -> None:
+    number, incarnation = training.world.shard_members[0]
+    beat = wire.BeatRequest(role=wire.ROLE_SHARD, id=number, incarnation=incarnation)
+    beat.processors.machine, beat.processors.used_s = "m", 3.0
+    training("Beat", beat)
+    sent = report(training, 0, seconds={"compute": 2.0}, wire=wire.WireFigures(sent=10, shared_sent=5, received=7))
+    sent.processors.machine, sent.processors.cores = "m", 2.0
+    training("Report", sent)
+    status = training("Status", wire.StatusRequest())
+    assert status.lease_samples > 0
+    assert status.processors.lived_s > 0
+    (shard,) = [one for one in status.members if one.role == wire.ROLE_SHARD and one.id == number]
+    assert (shard.incarnation, shard.processors.used_s) == (incarnation, 3.0)
+    first, second = (one for one in status.members if one.role == wire.ROLE_REPLICA)
+    assert (first.bytes_sent, first.bytes_received, dict(first.seconds)) == (15, 7, {"compute": 2.0})
+    assert first.processors.cores == 2.0
+    assert not second.HasField("processors")
+
+
 def test_staleness_is_kept_per_incarnation_and_summed(training: Caller) -> None:
     training("Report", report(training, 0, staleness=[5, 0, 2]))
     for _ in range(2):  # a repeat changes nothing

@@ -40,8 +40,8 @@ def idle(number: int, host: str = "a") -> WorkerLoad:
     return WorkerLoad(number, 0, 0, 0, 0, 0, {"wait": WINDOW_S}, processors(host))
 
 
-def shard(number: int = 0, host: str = "a", used: float = 0.05) -> ShardLoad:
-    return ShardLoad(number, PARAMETERS, processors(host, used))
+def shard(number: int = 0, host: str = "a", used: float = 0.05, busy: float = 0.5) -> ShardLoad:
+    return ShardLoad(number, PARAMETERS, processors(host, used, busy))
 
 
 def measured(
@@ -77,7 +77,8 @@ def data() -> Measurements:
 
 def computing() -> Measurements:
     """Both processors of the machine are in use by two workers."""
-    return measured([worker(number, compute=20, push=1, used=0.95, busy=2.0) for number in range(2)])
+    workers = [worker(number, compute=20, push=1, used=0.95, busy=2.0) for number in range(2)]
+    return measured(workers, [shard(busy=2.0)])
 
 
 def spare() -> Measurements:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -44,7 +45,7 @@ def test_on_a_slow_link_exchanges_are_rarer_or_smaller() -> None:
     assert rarer.gain == pytest.approx(470 / 200, rel=0.1)
     assert 1.2 < smaller.gain < rarer.gain
     fields = advice_on(findings, "strategy").settings
-    job = build_job(findings.measurements.job.model_dump(mode="json"), situations.Path(), "job", fields)
+    job = build_job(findings.measurements.job.model_dump(mode="json"), Path(), "job", fields)
     assert job.strategy.name == "diloco"
 
 
