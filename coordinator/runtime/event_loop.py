@@ -35,6 +35,7 @@ from ..job.machine import JobMachine
 from ..job.persistence import serialize, serialize_changes
 from ..monitoring.allreduce_traffic import GroupTraffic
 from ..monitoring.latest_file import ThrottledJsonFile
+from ..monitoring.measuring import predictions, totals
 from ..monitoring.metrics import CoordinatorMetrics
 from ..monitoring.summary import summary_of
 from ..monitoring.throughput import MemberThroughput, Speed
@@ -51,7 +52,7 @@ _PROGRESS_EVERY_S = 0.2
 _FIGURES_EVERY_S = 1.0
 _LOGGED = frozenset(
     {"member", "followed", "unfollowed", "promoted", "shard_back", "shard_taken_in", "rolled_back", "takeover"}
-    | {"scaling", "scaled", "warm_start", "bundle_failed", "evaluation_failed"}
+    | {"scaling", "scaled", "workers_scaled", "warm_start", "bundle_failed", "evaluation_failed"}
 )
 """Events that the coordinator's log has too: an operator finds what failed, and why, without the run folder."""
 
@@ -274,6 +275,7 @@ class EventLoop:
                 self.speed.note(machine.progress.samples_since)
                 if now_s - self._figures_s >= _FIGURES_EVERY_S:
                     self._update_metrics(machine)
+                    self._scale_by_measurement(machine, now_s)
                 self._log_waiting_for(machine)
             with suppress(WriteFailed):  # for display only; an error is reported at the end
                 self._last_pass.flush()
@@ -288,6 +290,19 @@ class EventLoop:
             self._clock.wait(never, TICK_S)  # replicas request a lease, receive the stop, and leave
         # Shards without segments too: a job that fails before it trains has assigned none.
         self._shards.stop([member.address for member in self._machine.members.alive("shard", "follower")])
+
+    def _scale_by_measurement(self, machine: JobMachine, now_s: float) -> None:
+        """Change the number of workers, where the job has `scale: auto` and all its workers may train."""
+        if machine.job.scale is None or machine.state is not State.READY or machine.progress.warm_start.active:
+            return
+        event = self.scaling.follow(
+            len(machine.members.alive("replica")),
+            lambda: totals(machine, self.throughput, self.elapsed_s()),
+            lambda before, after, count: predictions(machine.job, before, after, count),
+            now_s,
+        )
+        if event is not None:
+            machine.actions.append(event)
 
     def _log_waiting_for(self, machine: JobMachine) -> None:
         """Print what the job waits for, whenever that changes."""

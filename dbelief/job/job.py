@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
 from .document.paths import anchor, resolve
 from .document.section import (
@@ -28,6 +28,7 @@ from .kubernetes import Kubernetes
 from .metrics import OF_CLASSES, Metric, OwnMetric, name_of
 from .models.autoencoder import AutoencoderModel, StacksModel
 from .models.model import Model, PythonModel, ScriptModel
+from .scale import Scale, written_as_auto
 from .schedule import ConstantSchedule, CosineSchedule, PolySchedule, Schedule
 from .sources import Data, NoData, ScriptData, lacks_validation
 from .strategies.diloco import Diloco
@@ -203,6 +204,13 @@ class Job(Section):
         "one of both fails; with 1 a shard that fails loses the pushes since the last snapshot set",
     )
     replicas: Annotated[Whole, Field(ge=0, le=1024)] = Field(default=1, description="Model replicas, a number")
+    scale: Annotated[
+        Scale | None,
+        BeforeValidator(written_as_auto, json_schema_input_type=Literal["auto"] | Scale | None),
+    ] = Field(
+        default=None,
+        description="auto, or bounds: the number of workers follows the measured throughput; null: it stays",
+    )
     seed: Natural = Field(default=0, description="Seed of initial values and sample order")
     start_from: PathOrUrl | None = Field(
         default=None,
@@ -321,6 +329,19 @@ class Job(Section):
                     )
         if names and not script and math.prod(self.grid) != 1:
             raise refusal("evaluate.metrics", "must be [] where grid cuts the model: no rank has all its outputs")
+        return self
+
+    @model_validator(mode="after")
+    def _workers_can_be_scaled(self) -> Self:
+        if self.scale is None:
+            return self
+        if isinstance(self.strategy, Sandblaster):
+            raise refusal("scale", "must be null with sandblaster, which gives idle workers backups")
+        if self.pin_cores:
+            raise refusal("scale", "must be null with pin_cores: each replica keeps to its own cores")
+        most = self.scale.most(self.replicas)
+        if not self.scale.min <= self.replicas <= most:
+            raise refusal("replicas", f"must be {self.scale.min} to {most}, the bounds of scale, not {self.replicas}")
         return self
 
     @model_validator(mode="after")

@@ -25,6 +25,13 @@ def _restored(event: Event) -> str:
     return text + (f": it lacks samples {event['samples']:,} to {event['of']:,}" if lost else "")
 
 
+def _workers_scaled(event: Event) -> str:
+    text = f"{plural(event['from'], 'worker')} made {event['samples_per_s']:,.0f} samples/s"
+    if event["why"] == "back":
+        return f"{text}, {event['factor']:.2f} times what there was before: {event['to']} wanted again"
+    return f"{text}; {plural(event['to'], 'worker')} wanted, for {event['factor']:.2f} times as many as predicted"
+
+
 def _state(event: Event) -> str:
     reason = f": {event['reason']}" if event.get("reason") else ""
     state = job_state(str(event["state"]))
@@ -48,6 +55,7 @@ _TEXTS: Mapping[str, Callable[[Event], str]] = {
     "shard_taken_in": lambda event: f"shard {event['shard']} is ready to take segments",
     "rolled_back": lambda event: f"rolled back to snapshot {event['set']}: {plural(event['iterations'], 'iteration')}",
     "scaling": lambda event: f"resharding from {event['from']} to {plural(event['to'], 'shard')}",
+    "workers_scaled": _workers_scaled,
     "scaled": lambda event: f"resharded to {plural(event['to'], 'shard')} in {event['seconds']:.1f} s",
     "not_moved": lambda event: (
         f"{plural(event['segments'], 'segment')} stayed at shard {event['shard']}: {event['reason']}"

@@ -127,6 +127,18 @@ EVENTS: Mapping[str, EventSpec] = {
             "longest_s": "longest time in seconds for which no shard served the segments of one migration",
         },
     ),
+    "workers_scaled": EventSpec(
+        "`scale: auto` has changed the number of workers.",
+        {
+            "from": "number of workers so far",
+            "to": "requested number of workers",
+            "why": "more, fewer (nearly nothing is lost), or back (too little came of the last change)",
+            "samples_per_s": "measured speed of the former number, if all its workers train",
+            "training": "workers that trained, mean over the measurement",
+            "measured_s": "duration of the measurement, seconds",
+            "factor": "predicted speed as a multiple of the measured one; with back, what the last change has brought",
+        },
+    ),
     "iteration": EventSpec(
         "A batch method has completed an iteration.",
         {

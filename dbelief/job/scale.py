@@ -1,0 +1,36 @@
+"""The `scale` section: the number of workers follows the measured throughput."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from .document.section import Members, Section, refusal
+
+
+class Scale(Section):
+    """Bounds of the number of workers, which the coordinator changes by what it measures.
+
+    Written as `auto` alone, all fields have their defaults.
+    """
+
+    workers: Literal["auto"] = Field(default="auto", description="The number follows the measured samples per second")
+    min: Members = Field(default=1, description="Fewest workers, a number")
+    max: Members | None = Field(default=None, description="Most workers, a number; null for twice the job's replicas")
+    every_s: Annotated[float, Field(ge=10)] = Field(
+        default=60.0, description="Seconds from one change to the next, at least"
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.max is not None and self.max < self.min:
+            raise refusal("max", f"must be at least min, {self.min}, not {self.max}")
+        return self
+
+    def most(self, replicas: int) -> int:
+        """Most workers of a job with so many replicas."""
+        return min(1024, 2 * replicas) if self.max is None else self.max
+
+
+def written_as_auto(value: object) -> object:
+    """`auto` in place of a mapping is a mapping without fields."""
+    return {} if value == "auto" else value
