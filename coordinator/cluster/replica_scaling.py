@@ -114,4 +114,15 @@ class ReplicaScaling:
         if decision is None:
             return None
         self.wanted = decision.after
-        return LogEvent("workers_scaled", decision.fields())
+        return LogEvent(
+            "workers_scaled",
+            {
+                "from": decision.before,
+                "to": decision.after,
+                "why": decision.why,
+                "samples_per_s": round(decision.samples_per_s, 3),
+                "training": round(decision.training, 2),
+                "measured_s": round(decision.measured_s, 1),
+                "factor": round(decision.factor, 3),
+            },
+        )

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dbelief.job.scale import Scale
+from dbelief.job.scale import AutoScale
 
 SETTLED_S, MEASURED_S, WINDOW_S = 15.0, 25.0, 90.0
 """After a change, until workers have started; least and longest time of a measurement. In seconds."""
@@ -78,18 +78,6 @@ class WorkersDecision:
     measured_s: float
     factor: float
 
-    def fields(self) -> dict[str, Any]:
-        """Fields of the event."""
-        return {
-            "from": self.before,
-            "to": self.after,
-            "why": self.why,
-            "samples_per_s": round(self.samples_per_s, 3),
-            "training": round(self.training, 2),
-            "measured_s": round(self.measured_s, 1),
-            "factor": round(self.factor, 3),
-        }
-
 
 @dataclass
 class _Trial:
@@ -113,7 +101,7 @@ class AutoScaling:
         Largest number.
     """
 
-    scale: Scale
+    scale: AutoScale
     count: int
     most: int
     _changed_s: float | None = None  # last change by this object, or by a person

@@ -28,7 +28,7 @@ from .kubernetes import Kubernetes
 from .metrics import OF_CLASSES, Metric, OwnMetric, name_of
 from .models.autoencoder import AutoencoderModel, StacksModel
 from .models.model import Model, PythonModel, ScriptModel
-from .scale import Scale, written_as_auto
+from .scale import AutoScale, written_as_auto
 from .schedule import ConstantSchedule, CosineSchedule, PolySchedule, Schedule
 from .sources import Data, NoData, ScriptData, lacks_validation
 from .strategies.diloco import Diloco
@@ -205,8 +205,8 @@ class Job(Section):
     )
     replicas: Annotated[Whole, Field(ge=0, le=1024)] = Field(default=1, description="Model replicas, a number")
     scale: Annotated[
-        Scale | None,
-        BeforeValidator(written_as_auto, json_schema_input_type=Literal["auto"] | Scale | None),
+        AutoScale | None,
+        BeforeValidator(written_as_auto, json_schema_input_type=Literal["auto"] | AutoScale | None),
     ] = Field(
         default=None,
         description="auto, or bounds: the number of workers follows the measured throughput; null: it stays",

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from .document.section import Members, Section, refusal
 
 
-class Scale(Section):
+class AutoScale(Section):
     """Bounds of the number of workers, which the coordinator changes by what it measures.
 
     Written as `auto` alone, all fields have their defaults.

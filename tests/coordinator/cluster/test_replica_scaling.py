@@ -12,7 +12,7 @@ from coordinator.cluster.replica_scaling import LAUNCHER_TIMEOUT_S, ReplicaScali
 from coordinator.core.states import State
 from coordinator.scheduling.auto_scaling import Totals
 from dbelief.errors import Rejected
-from dbelief.job.scale import Scale
+from dbelief.job.scale import AutoScale
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World
@@ -77,7 +77,7 @@ def followed(scaling: ReplicaScaling, seconds: range, living: int = 2) -> list[t
 
 
 def test_numbers_follow_what_is_measured(a_world: Callable[..., World]) -> None:
-    scaling = ReplicaScaling(a_world().job.model_copy(update={"scale": Scale(max=4)}))
+    scaling = ReplicaScaling(a_world().job.model_copy(update={"scale": AutoScale(max=4)}))
     ((at_s, fields),) = followed(scaling, range(90))
     assert 40 <= at_s < 45
     assert scaling.wanted == 4
@@ -89,21 +89,21 @@ def test_numbers_follow_nothing_without_launcher_or_wish(
     scaling: ReplicaScaling, a_world: Callable[..., World]
 ) -> None:
     assert followed(scaling, range(90)) == []
-    alone = ReplicaScaling(a_world().job.model_copy(update={"scale": Scale(max=4)}))
+    alone = ReplicaScaling(a_world().job.model_copy(update={"scale": AutoScale(max=4)}))
     for now_s in range(90):
         assert alone.follow(2, lambda: Totals(1, 1.0), lambda *_: None, now_s) is None
     assert alone.auto is None
 
 
 def test_after_a_takeover_the_replicas_that_there_are_count(a_world: Callable[..., World]) -> None:
-    scaling = ReplicaScaling(a_world().job.model_copy(update={"scale": Scale(max=4)}))
+    scaling = ReplicaScaling(a_world().job.model_copy(update={"scale": AutoScale(max=4)}))
     followed(scaling, range(10), living=3)
     assert scaling.auto is not None
     assert scaling.auto.count == 3
 
 
 def test_a_number_by_hand_is_what_is_measured_next(a_world: Callable[..., World]) -> None:
-    scaling = ReplicaScaling(a_world().job.model_copy(update={"scale": Scale(max=4)}))
+    scaling = ReplicaScaling(a_world().job.model_copy(update={"scale": AutoScale(max=4)}))
     followed(scaling, range(30))
     scaling.request(3, State.READY, 30.0)
     assert followed(scaling, range(30, 80)) == []

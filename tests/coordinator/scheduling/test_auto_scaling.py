@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from coordinator.scheduling.auto_scaling import FORGOTTEN_S, AutoScaling, Totals, WorkersDecision
 from dbelief.advise.step_model import Station, queueing_rate
-from dbelief.job.scale import Scale
+from dbelief.job.scale import AutoScale
 from tests.examples import examples
 
 LOOK_S = 2.0
@@ -98,7 +98,7 @@ def job_of(
     believed: Callable[[int], float] | None = None,
     **more: float,
 ) -> SimulatedJob:
-    scale = Scale(min=1, max=most)
+    scale = AutoScale(min=1, max=most)
     return SimulatedJob(rate, believed or rate, AutoScaling(scale, count, most), **more)  # type: ignore[arg-type]
 
 
@@ -157,7 +157,7 @@ def test_a_restart_from_a_set_begins_a_new_measurement() -> None:
 
 
 def test_without_training_or_a_model_nothing_is_decided() -> None:
-    scaling = AutoScaling(Scale(), 2, 4)
+    scaling = AutoScaling(AutoScale(), 2, 4)
     scaling.begin(0.0)
     for second in range(0, 200, 2):
         scaling.look(Totals(0, 0.0), float(second))
@@ -199,7 +199,7 @@ def test_under_churn_nearly_all_of_the_best_number_is_reached(seed: int, count: 
 
     def fixed(workers: int) -> float:
         job = job_of(rate, workers, believed=lambda _: 1.0, mean_life_s=30.0, seed=seed)
-        job.scaling.scale = Scale(min=workers, max=workers)
+        job.scaling.scale = AutoScale(min=workers, max=workers)
         job.scaling.most = workers
         return job.run(1200).samples
 
