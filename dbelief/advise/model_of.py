@@ -10,6 +10,9 @@ from dbelief.job import Job
 from .measurements import EXCHANGED, Measurements, WorkerLoad
 from .step_model import Geometry, StepModel
 
+LEAST_PROCESSORS = 0.01
+"""Free processors, at least: a machine may be full of other programs."""
+
 
 def in_lockstep(job: Job) -> bool:
     """Whether workers wait for the slowest in each exchange."""
@@ -34,7 +37,7 @@ def model_of(found: Measurements) -> StepModel:
         pick(idle),
         rate,
         sum(one.used for one in machines) / rate,
-        sum(one.free for one in machines) or 1.0,
+        max(LEAST_PROCESSORS, sum(one.free for one in machines)) if machines else 1.0,
         max(shards, default=0.0) / rate,
         max(1, len(found.shards)),
         max(answers, default=0.0),

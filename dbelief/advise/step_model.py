@@ -247,7 +247,7 @@ class StepModel:
         stations = self._link_stations(bytes_s, geometry)
         private_s = max(0.0, geometry.own * bytes_s - sum(station.demand_s for station in stations))
         used_s = self._processor_s(change)
-        stations.append(Station(used_s, max(1.0, self.processors)))
+        stations.append(Station(used_s, self.processors))
         if self.lockstep:  # what they waited for was the slowest
             rates = [1 / max(own_s, 1e-9) for own_s in self.own_s]
             mean_s = len(rates) / sum(rates)
@@ -260,7 +260,7 @@ class StepModel:
     def alone(self, workers: int, processors: float) -> float:
         """Samples per second of so many workers on one machine with their shards, in units as `predicted`."""
         waits_s = max(0.0, self.mean_own_s - self._own_processor_s)
-        return queueing_rate(workers, waits_s, [Station(self.processor_s, max(1.0, processors))])
+        return queueing_rate(workers, waits_s, [Station(self.processor_s, processors)])
 
     def _delay_s(self, change: Change, delay_s: float) -> float:
         """`delay_s` after a change: computing grows with a mini-batch, the rest with the number of exchanges."""
@@ -288,5 +288,5 @@ class StepModel:
         exchange_s = self.latency_s + bytes_s + max(0.0, software_s + more_s)
         round_s = kept[-1] * change.batch + exchange_s / change.period + self.idle_s
         workers -= change.without_slowest
-        least_s = workers * self._processor_s(change) / max(1.0, self.processors)
+        least_s = workers * self._processor_s(change) / self.processors
         return workers / max(round_s, least_s)

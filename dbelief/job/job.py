@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from .document.paths import anchor, resolve
 from .document.section import (
@@ -28,7 +28,7 @@ from .kubernetes import Kubernetes
 from .metrics import OF_CLASSES, Metric, OwnMetric, name_of
 from .models.autoencoder import AutoencoderModel, StacksModel
 from .models.model import Model, PythonModel, ScriptModel
-from .scale import AutoScale, written_as_auto
+from .scale import Scaling
 from .schedule import ConstantSchedule, CosineSchedule, PolySchedule, Schedule
 from .sources import Data, NoData, ScriptData, lacks_validation
 from .strategies.diloco import Diloco
@@ -204,10 +204,7 @@ class Job(Section):
         "one of both fails; with 1 a shard that fails loses the pushes since the last snapshot set",
     )
     replicas: Annotated[Whole, Field(ge=0, le=1024)] = Field(default=1, description="Model replicas, a number")
-    scale: Annotated[
-        AutoScale | None,
-        BeforeValidator(written_as_auto, json_schema_input_type=Literal["auto"] | AutoScale | None),
-    ] = Field(
+    scale: Scaling = Field(
         default=None,
         description="auto, or bounds: the number of workers follows the measured throughput; null: it stays",
     )

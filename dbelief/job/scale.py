@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from .document.section import Members, Section, refusal
+from .document.section import Members, Section, Words, refusal
 
 
 class AutoScale(Section):
@@ -31,6 +31,13 @@ class AutoScale(Section):
         return min(1024, 2 * replicas) if self.max is None else self.max
 
 
-def written_as_auto(value: object) -> object:
+def _written_as_auto(value: object) -> object:
     """`auto` in place of a mapping is a mapping without fields."""
     return {} if value == "auto" else value
+
+
+Scaling = Annotated[
+    AutoScale | None,
+    BeforeValidator(_written_as_auto, json_schema_input_type=Literal["auto"] | AutoScale | None),
+    Words("auto, a mapping with workers, min, max, every_s, or null"),
+]
