@@ -17,6 +17,8 @@ LEAST_STEPS = 5
 """Mini-batches of a worker, at least, for a mean."""
 LEAST_ROUNDS = 2
 """Pushes of a worker, at least: with DiLoCo one follows many mini-batches."""
+FAIR = 0.5
+"""Share of a machine's processors that a job gets where other programs want all of them."""
 EXCHANGED = ("fetch", "push")
 """Phases of a worker that are exchanges with the shards."""
 
@@ -121,8 +123,11 @@ class MachineLoad:
 
     @property
     def free(self) -> float:
-        """Processors that are left for this job, with those that it uses; never less than those."""
-        return max(self.cores - self.others, self.used)
+        """Processors that are left for this job, with those that it uses.
+
+        Never less than those, nor than the share that the system gives it beside others.
+        """
+        return max(self.cores - self.others, self.used, FAIR * self.cores)
 
     @property
     def busy_share(self) -> float:

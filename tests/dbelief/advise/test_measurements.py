@@ -134,3 +134,9 @@ def test_what_others_use_is_not_free() -> None:
     assert machine.others == pytest.approx(0.05)
     assert machine.free == pytest.approx(1.95)
     assert machine.busy_share == 1.0
+
+
+def test_others_leave_half_of_the_processors() -> None:
+    (machine,) = situations.measured([situations.worker(0, compute=50, push=1, used=0.1, busy=2.0)]).machines
+    assert machine.free == 1.0
+    assert machine.busy_share == pytest.approx(0.15)
