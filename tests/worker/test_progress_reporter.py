@@ -280,3 +280,15 @@ def test_what_no_report_has_told_is_exported_at_the_end() -> None:
     assert [metrics.value(f"{name}_total") for name in ("pushes", "samples", "steps")] == [1, 10, 1]
     assert metrics.value("loss") == 2.0
     assert (metrics.value("phase_seconds_total", phase="wait") or 0) > 0
+
+
+def test_who_waits_for_work_reports_the_time_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator = Coordinator()
+    reporter = a_reporter(SingleRank(), coordinator)
+    reporter.request_work(wire.LeaseRequest())
+    monkeypatch.setattr("worker.progress_reporter.REPORT_EVERY_S", -1.0)
+    reporter.request_work(wire.LeaseRequest())
+    first, second = coordinator.with_request
+    assert not first.seconds
+    assert second.seconds["wait"] > 0
+    assert second.progress.samples == 0

@@ -139,3 +139,26 @@ def test_a_membership_ends_when_the_patience_with_a_silent_coordinator_does() ->
 def test_while_a_job_ends_every_heartbeat_is_sent() -> None:
     """Its reply has the state of the job, for which members wait."""
     assert Timed([0.5, 1.5, 2.5, 3.5], wire.STATE_CLOSING).beats_s[:5] == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_calls_carry_the_processors_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+
+    class Reads(Coordinator):
+        def call(self, method: str, request: Any, patience_s: float | None = None) -> Any:
+            sent.append(request)
+            return super().call(method, request) if method == "Beat" else wire.ReportReply()
+
+    member = MemberView(cast("CoordinatorClient", Reads()), wire.ROLE_REPLICA, 0, 1, 0)
+    member.beat()
+    member.call("Report", wire.ReportRequest())
+    monkeypatch.setattr("dbelief.rpc.client.coordinator_client.METER_S", 0.0)
+    member.call("Report", wire.ReportRequest())
+    member.call("Lease", wire.LeaseRequest())
+    member.call("Lease", wire.LeaseRequest(report=wire.ReportRequest()))
+    assert [one.HasField("processors") for one in sent[:3]] == [True, False, True]
+    assert not sent[3].HasField("report")
+    carried = sent[4].report.processors
+    assert carried.machine
+    assert carried.cores > 0
+    assert carried.answer_s > 0
