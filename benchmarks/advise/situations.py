@@ -1,7 +1,8 @@
 """Situations that bound a job, each made by real processes: which bound is named, and whether the advice is reached.
 
     DBELIEF_HOSTNET=path/of/hostnet python -m benchmarks.advise.situations
-        [--only link,shards,straggler,data,computing,spare,batch,leases,machine] [--seconds 20] [--over 8] [--repeats 3]
+        [--only link,shards,straggler,data,computing,spare,batch,leases,machine]
+        [--seconds 20] [--over 12] [--repeats 3]
 
 Each situation is run as it is, where `dbelief advise --json` measures it for --over seconds, and with the change that
 was advised, in turn. `stated` is the advised multiple of the samples/s, the median over the runs; `reached` that of the
@@ -16,7 +17,7 @@ of the plausible change, which is made all the same.
     spare       two workers that compute without processors, as on a GPU; changed: more workers
     batch       mini-batches of two samples; changed: larger ones
     leases      six workers, and four leases in all; changed: smaller leases
-    machine     two hosts on 10 Mbit/s; changed: one of them alone
+    machine     two hosts on 20 Mbit/s; changed: one of them alone
 
 Workers wait in each mini-batch for some time in place of computing (--compute-wait), but in `computing` and `batch`, so
 that two cores carry all of them.
@@ -147,7 +148,7 @@ SITUATIONS = [
         (0.05,) * 6,
         whole=True,
     ),
-    Situation("machine", "one machine", "replicas", waits_s=(0.05, 0.05), link="10:5:0"),
+    Situation("machine", "one machine", "replicas", waits_s=(0.05, 0.05), link="20:5:0"),
 ]
 
 
@@ -342,7 +343,7 @@ def main() -> None:
     names = [one.name for one in SITUATIONS]
     parser.add_argument("--only", type=options.words, default=names)
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--over", type=float, default=8.0)
+    parser.add_argument("--over", type=float, default=12.0)
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     if unknown := set(arguments.only) - set(names):

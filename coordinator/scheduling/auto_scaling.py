@@ -2,8 +2,8 @@
 
 A number is measured for `MEASURED_S` seconds and more, from `SETTLED_S` after its change on. Its throughput is the
 samples in a second of one worker, times the number: workers that die and come back in between count for the seconds
-that they train. Then the model of `dbelief advise` says what other numbers would bring, up to twice as many; a number
-that was measured itself is believed more than the model.
+that they train. Then the model of `dbelief advise` says what other numbers would bring, up to twice as many; numbers
+that were measured themselves in the last `FORGOTTEN_S`, and those between two of them, are not left to it.
 
     more     a gain of `WORTH` is predicted: to the least number that has nearly all of it
     fewer    nearly nothing is lost: to the least number of which that is predicted
@@ -205,11 +205,19 @@ class AutoScaling:
         return None
 
     def _expected(self, count: int, factor: Factor, rate: float, now_s: float) -> float:
-        """The multiple of the present throughput that a number gives: as measured lately, or as predicted."""
-        known, at_s = self._known.get(count, (0.0, -FORGOTTEN_S))
-        if now_s - at_s < FORGOTTEN_S and rate > 0:
-            return known / rate
-        return factor(count)
+        """The multiple of the present throughput that a number gives: as measured lately, or as predicted.
+
+        Between two numbers that were measured it is interpolated.
+        """
+        known = {one: found for one, (found, at_s) in self._known.items() if now_s - at_s < FORGOTTEN_S}
+        below, above = (
+            max((n for n in known if n <= count), default=None),
+            min((n for n in known if n >= count), default=None),
+        )
+        if below is None or above is None or rate <= 0:
+            return factor(count)
+        share = (count - below) / (above - below) if above > below else 0.0
+        return (known[below] + share * (known[above] - known[below])) / rate
 
     def _allowed(self, count: int, now_s: float) -> bool:
         """Whether no change in this direction was taken back lately."""

@@ -188,7 +188,7 @@ def _idle_reason(found: Measurements, percent: str) -> str:
     leases = _leases(found)
     count = "" if leases is None else f": {plural(leases, 'lease')} of {found.lease_samples:,} samples are all there is"
     return (
-        f"workers wait for leases {percent}{count}; {len(idle)} of {plural(len(found.workers), 'worker')} mostly idle"
+        f"waiting for leases takes {percent}{count}; {len(idle)} of {plural(len(found.workers), 'worker')} mostly idle"
     )
 
 

@@ -134,6 +134,14 @@ def test_where_the_model_errs_a_change_is_taken_back_and_not_repeated() -> None:
     assert all(later - earlier > FORGOTTEN_S for earlier, later in pairwise(backs))
 
 
+def test_between_measured_numbers_the_model_is_not_asked() -> None:
+    """A disk serves four; the model does not know of it."""
+    job = job_of(lambda count: 100.0 * min(count, 4), believed=lambda count: float(count)).run(FORGOTTEN_S)
+    assert [(made.before, made.after) for _, made in job.decisions] == [(2, 4), (4, 8), (8, 4)]
+    job = job_of(lambda count: 100.0 * min(count, 4.5), believed=lambda count: float(count)).run(FORGOTTEN_S)
+    assert [(made.before, made.after) for _, made in job.decisions] == [(2, 4), (4, 8)]
+
+
 def test_fewer_that_lose_are_taken_back() -> None:
     job = job_of(lambda count: 100.0 * count, count=4, most=4, believed=lambda _: 1.0).run(FORGOTTEN_S)
     assert [made.why for _, made in job.decisions] == ["fewer", "back"]
