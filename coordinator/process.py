@@ -8,7 +8,15 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dbelief.errors import UNFINISHED, EvaluationFailed, Interrupted, RuntimeFailure, Unavailable, UserError
+from dbelief.errors import (
+    UNFINISHED,
+    DbeliefError,
+    EvaluationFailed,
+    Interrupted,
+    RuntimeFailure,
+    Unavailable,
+    UserError,
+)
 from dbelief.job import Job, load_job
 from dbelief.monitor.status import to_dict
 from dbelief.process.atomic_file import sweep, write_whole
@@ -86,8 +94,19 @@ def run(options: Options, interrupted: Event) -> int:
     UserError
         The job file or an option is wrong.
     RuntimeFailure
-        The run could not continue.
+        The run could not continue. With `on_signal` "leave" its exit code says that the job is not over, where a signal
+        or a registry that does not answer has ended this process.
     """
+    try:
+        return _run(options, interrupted)
+    except DbeliefError as error:
+        if options.on_signal == "leave" and (interrupted.is_set() or isinstance(error, Unavailable)):
+            error.exit_code = UNFINISHED  # else a scheduler would end the job with this process
+        raise
+
+
+def _run(options: Options, interrupted: Event) -> int:
+    """See `run`."""
     options.check()
     clock = SystemClock()
     job = load_job(options.job_file, parse_overrides(options.overrides))
@@ -96,7 +115,8 @@ def run(options: Options, interrupted: Event) -> int:
     with ExitStack() as stack:
         registry = open_registry(options.registry_url, clock)
         stack.callback(registry.close)
-        _wait_for_registry(registry, job.name, options.patience, clock, interrupted)
+        with _standby_health(options.listen):
+            _wait_for_registry(registry, job.name, options.patience, clock, interrupted)
         metrics = Metrics("coordinator", standing_by=True)
         metrics.leading.set(0)
         stack.callback(metrics.close)

@@ -336,6 +336,8 @@ class Job(Section):
             raise refusal("scale", "must be null with sandblaster, which gives idle workers backups")
         if self.pin_cores:
             raise refusal("scale", "must be null with pin_cores: each replica keeps to its own cores")
+        if self.kubernetes.scale is not None:
+            raise refusal("scale", "must be null with kubernetes.scale: both would set the number of workers")
         most = self.scale.most(self.replicas)
         if not self.scale.min <= self.replicas <= most:
             raise refusal("replicas", f"must be {self.scale.min} to {most}, the bounds of scale, not {self.replicas}")

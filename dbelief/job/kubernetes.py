@@ -14,6 +14,12 @@ ObjectName = Annotated[
     Words("a name of Kubernetes: 1 to 63 lowercase letters, digits, dots and hyphens"),
 ]
 
+Label = Annotated[
+    str,
+    Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"),
+    Words("a name of a namespace: 1 to 63 lowercase letters, digits and hyphens"),
+]
+
 
 class Pod(Section):
     """What a pod of a role is given."""
@@ -23,13 +29,13 @@ class Pod(Section):
 
 
 class ScaledWorkers(Section):
-    """Workers that follow the leases that are left: none is kept without one."""
+    """Bounds of a number of workers that follows the leases that are left."""
 
     by: Literal["hpa", "keda"] = Field(
         default="hpa", description="Whose object is made: Kubernetes' HorizontalPodAutoscaler, or KEDA's ScaledObject"
     )
-    least: Annotated[Whole, Field(ge=1, le=1024)] = Field(default=1, description="Workers that there always are")
-    most: Annotated[Whole, Field(ge=1, le=1024)] = Field(default=16, description="Workers that there may be")
+    least: Annotated[Whole, Field(ge=1, le=1024)] = Field(default=1, description="Smallest number of workers")
+    most: Annotated[Whole, Field(ge=1, le=1024)] = Field(default=16, description="Largest number of workers")
     leases: Count = Field(default=4, description="Leases for which one worker is kept")
     prometheus: str = Field(default="http://prometheus:9090", description="Address of Prometheus, which keda asks")
 
@@ -48,7 +54,7 @@ class Kubernetes(Section):
         description="What its objects are: Job, StatefulSet and Deployment; a JobSet; or a TrainJob with its runtime",
     )
     image: str = Field(default="dbelief:latest", description="Image of all pods, of deploy/Dockerfile or one above it")
-    namespace: ObjectName | None = Field(default=None, description="Namespace of the objects; null for kubectl's own")
+    namespace: Label | None = Field(default=None, description="Namespace of the objects; null for kubectl's own")
     runs: ObjectName = Field(
         default="runs", description="PersistentVolumeClaim of run folders, where output is a folder: ReadWriteMany"
     )
@@ -78,8 +84,10 @@ class Kubernetes(Section):
     scale: ScaledWorkers | None = Field(
         default=None, description="Bounds of workers that are scaled by the leases left; null for the job's replicas"
     )
-    keep_s: Annotated[Whole, Field(ge=0)] = Field(
-        default=86_400, description="Seconds after which Kubernetes removes an ended job, and all objects of it"
+    keep_s: Annotated[Whole, Field(ge=60)] = Field(
+        default=600,
+        description="Seconds after which Kubernetes removes an ended Job or JobSet, and with `--on kubernetes` all "
+        "objects of the job",
     )
 
     @model_validator(mode="after")

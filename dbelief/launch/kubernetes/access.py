@@ -18,21 +18,21 @@ class AccessRule(NamedTuple):
 
 
 RULES = (
-    AccessRule("", "configmaps", ("create", "patch")),
-    AccessRule("", "secrets", ("create", "patch")),
-    AccessRule("", "services", ("create", "patch")),
+    AccessRule("", "configmaps", ("create",)),
+    AccessRule("", "secrets", ("create",)),
+    AccessRule("", "services", ("create",)),
     AccessRule("", "pods", ("list",)),
     AccessRule("", "pods/log", ("get",)),
     AccessRule("", "pods/portforward", ("get", "create")),  # create: of Kubernetes 1.35 and newer
     AccessRule("apps", "deployments", ("create", "patch")),
     AccessRule("apps", "statefulsets", ("create", "get", "patch")),
-    AccessRule("policy", "poddisruptionbudgets", ("create", "patch")),
-    AccessRule("autoscaling", "horizontalpodautoscalers", ("create", "patch")),
-    AccessRule("keda.sh", "scaledobjects", ("create", "patch")),
+    AccessRule("policy", "poddisruptionbudgets", ("create",)),
+    AccessRule("autoscaling", "horizontalpodautoscalers", ("create",)),
+    AccessRule("keda.sh", "scaledobjects", ("create",)),
     AccessRule("batch", "jobs", ("create", "get", "patch", "delete")),
     AccessRule("jobset.x-k8s.io", "jobsets", ("create", "get", "patch", "delete")),
 )
-"""Server-side apply needs both of create and patch; owned objects are removed by Kubernetes itself."""
+"""Numbers of pods, and the start of a suspended job, are patched; owned objects are removed by Kubernetes itself."""
 
 
 def access(namespace: str | None) -> Object:

@@ -67,8 +67,10 @@ class KubernetesApi:
         except ImportError:
             raise UserError("--on kubernetes needs the extra: pip install 'dbelief[kubernetes]'") from None
         logging.getLogger("kubernetes").setLevel(logging.WARNING)
-        self.namespace = namespace or _configured(config)
+        configured = _configured(config)
+        self.namespace = namespace or configured
         self._core = client.CoreV1Api()
+        self._core.api_client.rest_client.pool_manager.connection_pool_kw["timeout"] = CALL_S  # of discovery
         with _named("the API server"):
             self._dynamic: Any = cast(Any, dynamic).DynamicClient(self._core.api_client)
 
@@ -79,13 +81,6 @@ class KubernetesApi:
                 body=thing, namespace=self.namespace, field_manager=MANAGER, _request_timeout=CALL_S
             )
         return cast(str, made.metadata.uid)
-
-    def apply(self, thing: Object) -> None:
-        """Create an object, or make its fields what they are here; other fields stay as they are."""
-        with _named(f"apply {_name(thing)}"):
-            self._resource(ObjectKind.of(thing)).server_side_apply(
-                body=thing, name=thing["metadata"]["name"], namespace=self.namespace, field_manager=MANAGER
-            )
 
     def get(self, kind: ObjectKind, name: str) -> Object | None:
         """An object; None where there is none."""
@@ -103,7 +98,10 @@ class KubernetesApi:
         try:
             with _named(f"delete {kind.kind} {name}"):
                 self._resource(kind).delete(
-                    name=name, namespace=self.namespace, body={"propagationPolicy": "Foreground"}
+                    name=name,
+                    namespace=self.namespace,
+                    body={"propagationPolicy": "Foreground"},
+                    _request_timeout=CALL_S,
                 )
         except Refused as error:
             if error.status != 404:
@@ -113,7 +111,11 @@ class KubernetesApi:
         """Change fields of an object that is there."""
         with _named(f"change {kind.kind} {name}"):
             self._resource(kind).patch(
-                name=name, namespace=self.namespace, body=fields, content_type="application/merge-patch+json"
+                name=name,
+                namespace=self.namespace,
+                body=fields,
+                content_type="application/merge-patch+json",
+                _request_timeout=CALL_S,
             )
 
     def pods(self, selector: Mapping[str, str]) -> list[Object]:

@@ -18,7 +18,7 @@ def autoscaler(job: Description) -> list[Object]:
     name = job.name("worker")
     if scale.by == "hpa":
         target = {"type": "AverageValue", "averageValue": str(scale.leases)}
-        metric = {"name": METRIC, "selector": {"matchLabels": {"service": job.name("coordinator")}}}
+        metric = {"name": METRIC, "selector": {"matchLabels": {"job": job.name("coordinator")}}}
         spec = {
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
             "minReplicas": scale.least,

@@ -109,10 +109,11 @@ def describe(job: Job, prefix: str | None = None, script: Sequence[str] = (), re
     """
     if prefix is None:
         prefix = re.sub(r"[^a-z0-9-]+", "-", job.name.lower()).strip("-") + "-"
-    if prefix and not re.fullmatch(r"[a-z0-9]([a-z0-9-]*)", prefix):
-        raise UserError(f"prefix {prefix!r}: names of Kubernetes have lowercase letters, digits and hyphens")
+        prefix = prefix if prefix[0].isalpha() else f"job-{prefix}"
+    if prefix and not re.fullmatch(r"[a-z][a-z0-9-]*", prefix):
+        raise UserError(f"prefix {prefix!r}: names of Services begin with a letter, and have a-z, 0-9 and hyphens")
     if len(prefix) > _LONGEST:
-        raise UserError(f"prefix {prefix!r} is longer than {_LONGEST} characters: give a shorter one by --prefix")
+        raise UserError(f"prefix {prefix!r} is longer than {_LONGEST} characters: --set name=SHORTER")
     if job.record:
         raise UserError("record: true needs a run folder that all members share: Kubernetes' workers have none")
     text = to_yaml(job.model_dump(mode="json", exclude_unset=True))  # as people wrote it, for people to read
@@ -122,8 +123,8 @@ def describe(job: Job, prefix: str | None = None, script: Sequence[str] = (), re
         path = Path(words[0])
         files[path.name] = _read(path)
         words = (f"/srv/job/{path.name}", *words[1:])
-    if sum(map(len, files.values())) > MOST_BYTES:
-        raise UserError(f"{', '.join(files)}: together above {MOST_BYTES:,} characters, which no ConfigMap holds")
+    if sum(len(text.encode()) for text in files.values()) > MOST_BYTES:
+        raise UserError(f"{', '.join(files)}: together above {MOST_BYTES:,} bytes, which no ConfigMap holds")
     named = {name: value for name, value in variables(text).items() if name != DATA}
     return Description(job, prefix, files, words, resume, named)
 

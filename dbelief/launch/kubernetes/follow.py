@@ -7,6 +7,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from dbelief.errors import DbeliefError, RuntimeFailure
@@ -63,7 +64,8 @@ class Follower:
         self._asked = self._led = False
         self._signalled_s = 0.0
         self._status: Mapping[str, Any] = {}  # the last one
-        self._scales = self._kind.kind == "Job"  # the numbers of other kinds are fixed
+        # The numbers of other kinds are fixed, and an autoscaler is the only one to set its own.
+        self._scales = self._kind.kind == "Job" and job.job.kubernetes.scale is None
         self._replicas: int | None = None
         self.leader = ""
         """Pod of the coordinator that leads; "": none does now."""
@@ -127,7 +129,7 @@ class Follower:
         self._signalled_s = self._signalled_s or self._clock()
         if self._led and self._clock() - self._signalled_s < STOP_S:
             return None
-        log.info(f"{cause_of(interrupted)}: no coordinator leads the job, which is removed")
+        log.info(f"{cause_of(interrupted)}: no coordinator could be asked to stop the job, which is removed")
         self.over = True
         return STOPPED
 
@@ -187,7 +189,10 @@ class Follower:
         if not last and not succeeded:
             raise RuntimeFailure(f"{self._kind.kind} {self._name}: {why or 'failed'}")
         # The one that stood by ends with the same code; the one that led has the outcome in its log.
-        said = [_outcome(self._api.log(name, _LINES), self._job.job.name) for name in last]
+        said = []
+        for name in last:
+            with suppress(Refused):  # its node is gone
+                said.append(_outcome(self._api.log(name, _LINES), self._job.job.name))
         for line in sorted(said, key=lambda line: line.startswith("job "))[-1:]:
             (log.info if succeeded else log.error)(line + self._scores())
         return STOPPED if self._asked and succeeded else codes[last[0]] if last else 0

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dbelief.errors import UNFINISHED
+
 from . import pods
 from .description import Description, Object
 from .workloads import coordinators, shared
@@ -22,15 +24,19 @@ def job_set(job: Description) -> list[Object]:
     return [*shared(job), queued(job, job.object(API, "JobSet", job.instance, spec=spec(job)))]
 
 
-def spec(job: Description, workers: str = "worker") -> Object:
+def spec(job: Description, workers: str = "worker", alone: bool = False) -> Object:
     """Spec of the JobSet.
 
     Parameters
     ----------
     workers
         Name of the workers' replicated job, and of their container.
+    alone
+        Whether there is one coordinator, which is replaced when it fails, and none that stands by.
     """
     coordinator = {**coordinators(job), "completionMode": "NonIndexed"}
+    if alone or job.job.kubernetes.queue is not None:  # Kueue evicts a job whose pods are not all ready in time
+        coordinator["parallelism"] = 1
     del coordinator["ttlSecondsAfterFinished"]  # the JobSet's own
     members = [workers, "ps"]
     replicated = [_replicated("coordinator", coordinator)]
@@ -39,7 +45,7 @@ def spec(job: Description, workers: str = "worker") -> Object:
     worker["spec"]["containers"][0]["name"] = workers
     replicated += [_replicated(workers, _members(worker, job.job.replicas))]
     if job.job.kubernetes.registry is None:
-        registry = pods.registry(job)
+        registry = pods.registry(job, UNFINISHED)  # a Job takes code 0 for its end
         registry["spec"]["volumes"] += [{"name": "data", "emptyDir": {"sizeLimit": "1Gi"}}]
         replicated.insert(0, _replicated("registry", _members(registry, 1)))
         members.append("registry")

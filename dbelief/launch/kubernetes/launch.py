@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import logging
 import socket
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from dbelief.errors import RuntimeFailure, Unavailable, UserError
+from dbelief.errors import Unavailable, UserError
 from dbelief.job import Job
 from dbelief.launch.elsewhere import job_credentials
 from dbelief.process.terminal.console import interrupt_event
@@ -19,20 +18,16 @@ from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rundir.folder import ADDRESS, CREDENTIALS, found_at
 from dbelief.url import Url
 
-from .api import KubernetesApi, ObjectKind, Refused
+from .api import KubernetesApi
 from .description import ROLES, Description, Object, describe
-from .follow import Follower, has_ended
+from .follow import Follower
 from .forward import Forwarder
-from .job_set import QUEUE
+from .owner import Owner
 from .pods import PORTS
 from .render import render
 
 log = logging.getLogger(__name__)
 
-GONE_S = 120.0
-"""Seconds in which Kubernetes removes an ended job."""
-LOOK_S = 1.0
-CONFLICT = 409
 DEFAULT_OUTPUT = Path("runs")
 
 
@@ -53,21 +48,22 @@ def run(
     """
     if job.kubernetes.kind == "trainjob":
         raise UserError(
-            "kubernetes.kind: a runtime of Kubeflow Trainer is of the whole cluster: dbelief kubernetes render JOB | "
-            "kubectl apply -f -, or kind jobset"
+            "kubernetes.kind: the ClusterTrainingRuntime of a TrainJob is an object of the whole cluster: dbelief "
+            "kubernetes render JOB | kubectl apply -f -, or kind jobset"
         )
     described = describe(job, None, script, resume)
     *objects, main = render(described)
     api = KubernetesApi(job.kubernetes.namespace)
     with ExitStack() as stack:
         interrupted = stack.enter_context(interrupt_event())
-        folder = stack.enter_context(_folder(job))
-        credentials = stack.enter_context(
-            job_credentials(folder, "localhost", (described.name("registry"), "localhost"))
-        )
+        owner = Owner(api, main, job.kubernetes.grace_s)
+        owner.create()  # before the files of another command on the same job are touched
         follower = Follower(api, described, main, show)
-        stack.callback(_remove, api, main, follower)
-        _start(api, [*_secrets(described, credentials), *objects], main)
+        stack.callback(lambda: None if owner.started and not follower.over else owner.remove())
+        folder = stack.enter_context(_folder(job))
+        hosts = described.name("registry"), "localhost"
+        credentials = stack.enter_context(job_credentials(folder, "localhost", hosts))
+        owner.start([*_secrets(described, credentials), *objects])
         forwarder = stack.enter_context(Forwarder(lambda: _connect(api, follower)))
         client = CoordinatorClient(forwarder.address, patience_s=2.0)
         stack.callback(client.close)
@@ -80,72 +76,11 @@ def run(
     return code
 
 
-def _start(api: KubernetesApi, objects: Sequence[Object], main: Object) -> None:
-    """Create the object that stands for the job, suspended; then what it owns; then start it.
-
-    All others are owned by it, so that Kubernetes removes them with it, whatever becomes of this process.
-    """
-    queued = main["metadata"]["labels"].get(QUEUE) is not None
-    uid = _created(api, {**main, "spec": {**main["spec"], "suspend": True}})
-    name = main["metadata"]["name"]
-    owner = {"apiVersion": main["apiVersion"], "kind": main["kind"], "name": name, "uid": uid}
-    try:
-        for thing in objects:
-            api.apply({**thing, "metadata": {**thing["metadata"], "ownerReferences": [owner]}})
-        if not queued:  # else Kueue starts it, when there is room
-            api.patch(ObjectKind.of(main), name, {"spec": {"suspend": False}})
-    except RuntimeFailure:
-        api.delete(ObjectKind.of(main), name)
-        raise
-    log.info(f"{main['kind']} {name} is in namespace {api.namespace}" + (", queued" if queued else ""))
-
-
-def _created(api: KubernetesApi, main: Object) -> str:
-    """The uid of a new object; one of this name whose job has ended is removed before.
-
-    Raises
-    ------
-    UserError
-        A job of this name runs.
-    """
-    kind, name = ObjectKind.of(main), main["metadata"]["name"]
-    try:
-        return api.create(main)
-    except Refused as error:
-        if error.status != CONFLICT:
-            raise
-    found = api.get(kind, name)
-    if found is not None:
-        if has_ended(found) is None and "deletionTimestamp" not in found["metadata"]:
-            raise UserError(
-                f"{kind.kind} {name} runs in namespace {api.namespace}: dbelief stop it, or --set name=ANOTHER"
-            )
-        api.delete(kind, name)
-        _wait_until_gone(api, kind, name)
-    return api.create(main)
-
-
-def _remove(api: KubernetesApi, main: Object, follower: Follower) -> None:
-    """Remove the objects of a job that has ended."""
-    kind, name = ObjectKind.of(main), main["metadata"]["name"]
-    if follower.over:
-        api.delete(kind, name)
-        _wait_until_gone(api, kind, name)
-
-
-def _wait_until_gone(api: KubernetesApi, kind: ObjectKind, name: str) -> None:
-    until_s = time.monotonic() + GONE_S
-    while api.get(kind, name) is not None:
-        if time.monotonic() > until_s:
-            raise RuntimeFailure(f"{kind.kind} {name} is being removed, and is still there after {GONE_S:g} s")
-        time.sleep(LOOK_S)
-
-
 def _secrets(job: Description, credentials: Path) -> list[Object]:
-    """A Secret for each role, of its folder."""
+    """A Secret for each role, of its folder: also for who operates the job later, and for Prometheus."""
     return [
         job.object("v1", "Secret", job.secret(role), role, data=_encoded(credentials / role))
-        for role in (*ROLES, *["registry"] * (job.job.kubernetes.registry is None))
+        for role in (*ROLES, "operator", "prometheus", *["registry"] * (job.job.kubernetes.registry is None))
     ]
 
 

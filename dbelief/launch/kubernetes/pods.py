@@ -36,7 +36,7 @@ def coordinator(job: Description) -> Object:
         **_container(job, "coordinator", args, job.job.kubernetes.coordinator),
         "ports": [_port("grpc", PORTS["coordinator"]), _port("metrics", METRICS), _port("page", PAGE)],
         "startupProbe": _probe(_HEALTH, 5, 36),
-        "livenessProbe": _probe(_HEALTH, 30, 3),
+        "livenessProbe": _probe(_HEALTH, 30, 20),  # one that has just taken the lead reads its data first
         "readinessProbe": _probe(leads, 5),
     }
     container["env"] += [_variable("DBELIEF_LISTEN", f"0.0.0.0:{PORTS['coordinator']}")]
@@ -68,7 +68,7 @@ def worker(job: Description) -> Object:
     """
     args = ["worker", f"--coordinator={job.name('coordinator')}:{PORTS['coordinator']}", "--name=$(POD_NAME)"]
     if job.script:
-        args += ["--", *job.script]
+        args += ["--", *(word.replace("$", "$$") for word in job.script)]  # else $(NAME) would be a variable's value
     else:
         args += [f"--listen=0.0.0.0:{PORTS['worker']}", f"--metrics=0.0.0.0:{METRICS}", "--at-end=wait"]
     container = {
@@ -87,13 +87,21 @@ def worker(job: Description) -> Object:
     return pod
 
 
-def registry(job: Description) -> Object:
-    """Pod template of the registry, which keeps the job's state when a coordinator fails."""
-    probe = {"tcpSocket": {"port": "redis"}}
-    container = {
+def registry(job: Description, code: int | None = None) -> Object:
+    """Pod template of the registry, which keeps the job's state when a coordinator fails.
+
+    Parameters
+    ----------
+    code
+        Exit code after a signal; None: the server's own, 0.
+    """
+    server = ["valkey-server", "/credentials/registry.conf", "--dir", "/data"]
+    within = f"{' '.join(server)} & own=$!; trap 'kill $own' TERM; wait $own; wait $own; exit {code}"
+    probe: dict[str, Any] = {"tcpSocket": {"port": "redis"}}
+    container: dict[str, Any] = {
         "name": "registry",
         "image": REGISTRY_IMAGE,
-        "args": ["valkey-server", "/credentials/registry.conf", "--dir", "/data"],
+        **({"args": server} if code is None else {"command": ["sh", "-c", within]}),
         "ports": [_port("redis", REGISTRY_PORT)],
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "256Mi"}},
         "securityContext": CONFINED,
@@ -120,6 +128,7 @@ def _container(job: Description, role: str, args: list[str], size: Pod) -> Objec
     container: dict[str, Any] = {
         "name": role,
         "image": fields.image,
+        "imagePullPolicy": "IfNotPresent",  # one that was loaded into the node is used, whatever its tag
         "args": args,
         "env": [_variable("DBELIEF_CREDENTIALS", "/credentials"), _variable(DATA, "/srv/data")],
         "resources": {
@@ -133,7 +142,9 @@ def _container(job: Description, role: str, args: list[str], size: Pod) -> Objec
             {"name": "credentials", "mountPath": "/credentials", "readOnly": True},
         ],
     }
-    container["env"] += [_variable(name, value) for name, value in sorted((job.environment or {}).items())]
+    container["env"] += [
+        _variable(name, value.replace("$", "$$")) for name, value in sorted((job.environment or {}).items())
+    ]
     if fields.store is not None:
         container["envFrom"] = [{"secretRef": {"name": fields.store}}]
     if fields.data is not None:
@@ -167,6 +178,7 @@ def _template(job: Description, role: str, container: Object, restart: str, writ
     spec = {
         **_confined(1000),
         **account,
+        "shareProcessNamespace": True,  # a process that is PID 1 ignores SIGTERM until it handles it, as scripts do not
         "restartPolicy": restart,
         "terminationGracePeriodSeconds": fields.grace_s,
         "topologySpreadConstraints": [spread],

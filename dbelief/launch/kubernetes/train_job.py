@@ -17,7 +17,7 @@ _STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
 
 def train_job(job: Description) -> list[Object]:
     """The ClusterTrainingRuntime, what pods need, and the TrainJob, last."""
-    template = job_set.spec(job, NODE)
+    template = job_set.spec(job, NODE, alone=True)  # Trainer wants the success of all pods of a Job
     del template["ttlSecondsAfterFinished"]  # a TrainJob's JobSet ends with it
     for replicated in template["replicatedJobs"]:
         if replicated["name"] == NODE:

@@ -164,7 +164,7 @@ class EmulatedCluster:
                 self._begin(name, owner, template, {index: str(number)})
             pod = self.pods[name]
             pod.look()
-            if pod.code is not None:
+            if pod.code is not None and not (index == COMPLETION and pod.code == 0):  # code 0 completes an index
                 pod.start()
         for name in [name for name in self.pods if name.startswith(f"{prefix}-")]:
             if int(name.rpartition("-")[2]) >= count:

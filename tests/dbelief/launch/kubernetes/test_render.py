@@ -246,11 +246,11 @@ def test_files_that_pods_cannot_have_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"net\.py: No such file"):
         describe(near)
     (tmp_path / "net.py").write_text("x" * MOST_BYTES)
-    with pytest.raises(UserError, match=r"together above 1,000,000 characters"):
+    with pytest.raises(UserError, match=r"together above 1,000,000 bytes"):
         describe(near)
     (tmp_path / "net.py").write_text("def make(): ...")
     assert describe(near).files["net.py"] == "def make(): ..."
-    with pytest.raises(UserError, match="prefix 'A!': names of Kubernetes"):
+    with pytest.raises(UserError, match="prefix 'A!': names of Services"):
         describe(near, "A!")
 
 
