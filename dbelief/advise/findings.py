@@ -293,9 +293,11 @@ def _settings(found: Measurements, model: StepModel) -> Iterator[Advice]:
     yield from _leasing(found, model)
     yield from _waiting(job, model)
     yield from _batches(found, model)
-    if job.strategy.grouped or isinstance(job.strategy, Elastic):
+    if job.strategy.grouped:
         return
     yield from _periods(job, model)
+    if isinstance(job.strategy, Elastic):  # which sends weights: no codec of gradients is for them
+        return
     yield from _codecs(job, model)
     if not isinstance(job.strategy, Diloco):
         yield from _diloco(job, model)
@@ -392,6 +394,9 @@ def _periods(job: Job, model: StepModel) -> Iterator[Advice]:
     if isinstance(strategy, Diloco):
         settings = {"strategy.steps": str(strategy.steps * times)}
         yield Advice(f"rounds of {strategy.steps * times} mini-batches", gain, because, settings=settings)
+    elif isinstance(strategy, Elastic) and strategy.name in ("async-easgd", "async-measgd"):
+        settings = {"strategy.period": str(strategy.period * times)}
+        yield Advice(f"an exchange in {strategy.period * times} mini-batches", gain, because, settings=settings)
     elif isinstance(strategy, Downpour) and strategy.staleness is None and not isinstance(job.model, ScriptModel):
         n_push, n_fetch = strategy.n_push * times, strategy.n_fetch * times
         settings = {"strategy.n_push": str(n_push), "strategy.n_fetch": str(n_fetch)}

@@ -49,6 +49,25 @@ def test_on_a_slow_link_exchanges_are_rarer_or_smaller() -> None:
     assert job.strategy.name == "diloco"
 
 
+def test_elastic_averaging_exchanges_in_longer_periods() -> None:
+    strategy = {"name": "async-easgd", "batch": 8, "rate": 0.1}
+    job = build_job(situations.job_of().model_dump(mode="json") | {"strategy": strategy}, Path(), "job")
+    findings = findings_of(replace(situations.link(), job=job))
+    longer = advice_on(findings, "strategy.period")
+    assert longer.gain > 2
+    assert not any("wire.push" in one.settings for one in findings.advice)
+
+
+def test_rounds_of_diloco_get_longer_on_a_slow_link() -> None:
+    strategy = {"name": "diloco", "batch": 8, "steps": 8, "inner": {"name": "sgd", "rate": 0.01}}
+    job = build_job(situations.job_of().model_dump(mode="json") | {"strategy": strategy}, Path(), "job")
+    findings = findings_of(replace(situations.link(), job=job))
+    longer = advice_on(findings, "strategy.steps")
+    assert int(longer.settings["strategy.steps"]) > 8
+    assert longer.gain > 1.5
+    assert advice_on(findings, "strategy.quorum").settings == {"strategy.quorum": "2"}
+
+
 def test_one_shard_too_few_gets_another() -> None:
     findings = findings_of(situations.one_shard())
     more = advice_on(findings, "shards")
