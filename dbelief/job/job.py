@@ -332,15 +332,11 @@ class Job(Section):
     def _workers_can_be_scaled(self) -> Self:
         if self.scale is None:
             return self
-        if isinstance(self.strategy, Sandblaster):
-            raise refusal("scale", "must be null with sandblaster, which gives idle workers backups")
-        if self.pin_cores:
-            raise refusal("scale", "must be null with pin_cores: each replica keeps to its own cores")
-        if self.kubernetes.scale is not None:
-            raise refusal("scale", "must be null with kubernetes.scale: both would set the number of workers")
-        most = self.scale.most(self.replicas)
-        if not self.scale.min <= self.replicas <= most:
-            raise refusal("replicas", f"must be {self.scale.min} to {most}, the bounds of scale, not {self.replicas}")
+        why = self.scale.misfit(
+            self.replicas, isinstance(self.strategy, Sandblaster), self.pin_cores, self.kubernetes.scale is not None
+        )
+        if why is not None:
+            raise refusal(*why)
         return self
 
     @model_validator(mode="after")

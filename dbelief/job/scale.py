@@ -30,6 +30,25 @@ class AutoScale(Section):
         """Most workers of a job with so many replicas."""
         return min(1024, 2 * replicas) if self.max is None else self.max
 
+    def misfit(self, replicas: int, batch: bool, pinned: bool, elsewhere: bool) -> tuple[str, str] | None:
+        """Field of a job that does not fit these bounds, and the reason; None where all do.
+
+        Parameters
+        ----------
+        batch, pinned, elsewhere
+            Whether the job has a batch method; has `pin_cores`; has its workers scaled by Kubernetes.
+        """
+        if batch:
+            return "scale", "must be null with sandblaster, which gives idle workers backups"
+        if pinned:
+            return "scale", "must be null with pin_cores: each replica keeps to its own cores"
+        if elsewhere:
+            return "scale", "must be null with kubernetes.scale: both would set the number of workers"
+        most = self.most(replicas)
+        if not self.min <= replicas <= most:
+            return "replicas", f"must be {self.min} to {most}, the bounds of scale, not {replicas}"
+        return None
+
 
 def _written_as_auto(value: object) -> object:
     """`auto` in place of a mapping is a mapping without fields."""

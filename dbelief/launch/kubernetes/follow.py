@@ -38,7 +38,7 @@ _FINAL = {"Complete": True, "Completed": True, "Failed": False}
 DEPLOYMENT, STATEFUL_SET = ObjectKind("apps/v1", "Deployment"), ObjectKind("apps/v1", "StatefulSet")
 
 
-class Follower:
+class JobFollower:
     """Follows a job to its end.
 
     Parameters

@@ -20,7 +20,7 @@ from dbelief.url import Url
 
 from .api import KubernetesApi
 from .description import ROLES, Description, Object, describe
-from .follow import Follower
+from .follow import JobFollower
 from .forward import Forwarder
 from .owner import Owner
 from .pods import PORTS
@@ -58,7 +58,7 @@ def run(
         interrupted = stack.enter_context(interrupt_event())
         owner = Owner(api, main, job.kubernetes.grace_s)
         owner.create()  # before the files of another command on the same job are touched
-        follower = Follower(api, described, main, show)
+        follower = JobFollower(api, described, main, show)
         stack.callback(lambda: None if owner.started and not follower.over else owner.remove())
         folder = stack.enter_context(_folder(job))
         hosts = described.name("registry"), "localhost"
@@ -88,7 +88,7 @@ def _encoded(folder: Path) -> dict[str, str]:
     return {path.name: base64.b64encode(path.read_bytes()).decode() for path in sorted(folder.iterdir())}
 
 
-def _connect(api: KubernetesApi, follower: Follower) -> socket.socket:
+def _connect(api: KubernetesApi, follower: JobFollower) -> socket.socket:
     if not follower.leader:
         raise Unavailable("no coordinator leads the job now")
     return api.connect(follower.leader, PORTS["coordinator"])

@@ -39,6 +39,7 @@ def test_it_is_set_on_the_command_line_and_written_again(tmp_path: Any) -> None:
         ({"scale": {"min": 3, "max": 2}, "replicas": 3}, "scale.max: must be at least min, 3, not 2"),
         ({"scale": {"max": 2}, "replicas": 3}, "replicas: must be 1 to 2, the bounds of scale, not 3"),
         ({"scale": "auto", "pin_cores": True}, "scale: must be null with pin_cores"),
+        ({"scale": "auto", "kubernetes": {"scale": {}}}, "scale: must be null with kubernetes.scale"),
         ({"scale": "often"}, "scale: must be"),
         ({"scale": {"every_s": 1}}, "scale.every_s: must be a number of at least 10"),
         (

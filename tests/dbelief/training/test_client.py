@@ -56,7 +56,14 @@ class Place:
             sequences["w"] += 1
             return PushResult(0.0)
 
-        member: Any = SimpleNamespace(id=2, incarnation=7, run_id=5, client=SimpleNamespace(call=call))
+        member: Any = SimpleNamespace(
+            id=2,
+            incarnation=7,
+            run_id=5,
+            client=SimpleNamespace(call=call),
+            _processors=lambda now_s: None,
+            _answered=lambda sent_s: None,
+        )
         self.session = SimpleNamespace(
             job=small_job(name="own"),
             data=Dataset(None, split, split, 1, (2,)),
