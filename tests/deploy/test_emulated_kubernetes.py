@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import shutil
 import signal
@@ -18,6 +19,8 @@ import yaml
 from dbelief.launch.kubernetes.access import RULES
 from dbelief.rundir.events import read_events
 from tests.dbelief.launch.processes import soon
+from tests.script.test_whole import JOB as WHOLE_JOB
+from tests.script.test_whole import WHOLE
 
 from .digits_job import FLOOR, LONG, PROGRAM, SAMPLES, SHORT, DigitsJob, ends_well, scaled_stopped_and_resumed
 
@@ -191,6 +194,16 @@ def test_that_no_cluster_is_configured_is_said(cluster: EmulatedCluster, digits:
     done = subprocess.run(command, cwd=tmp_path, env=nowhere, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "no cluster of Kubernetes is configured" in done.stderr
+
+
+def test_a_script_of_ones_own(cluster: EmulatedCluster, digits: DigitsJob) -> None:
+    pytest.importorskip("torch", reason="needs the torch extra")
+    (digits.folder / "job.yaml").write_text(WHOLE_JOB)
+    words = ["run", "--on", "kubernetes", "--quiet", "--job", "job.yaml", "--workers", "2", str(WHOLE)]
+    ends_well(digits.start(*PROGRAM, *words, str(digits.folder)), 200)
+    (run,) = (cluster.claims / "runs").iterdir()
+    assert json.loads((run / "summary.json").read_text())["samples"] == 6 * 70
+    soon(lambda: not _left(cluster), f"{_left(cluster)} are left")
 
 
 def test_a_diff_of_an_unchanged_job_is_empty(tmp_path: Path) -> None:
