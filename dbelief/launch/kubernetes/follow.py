@@ -98,7 +98,7 @@ class JobFollower:
             except Refused as error:
                 failures += 1
                 if failures > TRIES or error.status in (401, 403):
-                    raise
+                    raise RuntimeFailure(f"{error}; {self._name} goes on, and is not followed any further") from error
                 log.debug(f"{error}; trying again")
             if interrupted.is_set() and interrupted.number == signal.SIGHUP:
                 log.info(f"{self._kind.kind} {self._name} goes on, and is not followed any further")
@@ -141,8 +141,6 @@ class JobFollower:
                 self._asked = True
                 log.info(f"{cause_of(interrupted)}: stopping; leased work is finished and a snapshot set taken")
             status = client.call("Status", wire.StatusRequest(scales=self._scales), patience_s=0.0)
-        except Refused:
-            raise
         except DbeliefError as error:  # it is ending, or its successor is not ready yet
             log.debug(f"{error}")
             return
