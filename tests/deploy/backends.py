@@ -137,9 +137,13 @@ def main() -> None:
     """Run each backend beside this machine, and print its medians."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    rounds, local = parser.parse_args().rounds, Backend([], [], dict(os.environ))
+    parser.add_argument("--only", choices=list(MADE), nargs="+", default=list(MADE), help="these backends alone")
+    arguments = parser.parse_args()
+    rounds, local = arguments.rounds, Backend([], [], dict(os.environ))
     rows = []
     for name, make in MADE.items():
+        if name not in arguments.only:
+            continue
         if why := missing(name):
             print(f"{name}: {why}", file=sys.stderr)
             continue

@@ -196,6 +196,7 @@ def test_that_no_cluster_is_configured_is_said(cluster: EmulatedCluster, digits:
     assert "no cluster of Kubernetes is configured" in done.stderr
 
 
+@pytest.mark.torch
 def test_a_script_of_ones_own(cluster: EmulatedCluster, digits: DigitsJob) -> None:
     pytest.importorskip("torch", reason="needs the torch extra")
     (digits.folder / "job.yaml").write_text(WHOLE_JOB)

@@ -119,7 +119,7 @@ class EmulatedCluster:
 
     def _coordinators(self, owner: str, spec: Thing, prefix: str = "") -> int | None:
         """Keep the pods of a Job; exit code of the one that ended it, if one has."""
-        if spec.get("suspend"):
+        if spec.get("suspend") or not self._has_registry(spec["template"]):
             return None
         mine = [pod for pod in self.of("coordinator") if self._owners[pod.name] == owner]
         (rule, _) = spec["podFailurePolicy"]["rules"]
@@ -222,6 +222,13 @@ class EmulatedCluster:
                 self._find("secrets", secret), self.folder / f"registry-{name}-{self._made}"
             )
             self._made += 1
+
+    def _has_registry(self, template: Thing) -> bool:
+        """Whether the registry that a coordinator names is there, whose port it is given at its start."""
+        (container,) = template["spec"]["containers"]
+        (url,) = (entry["value"] for entry in container["env"] if entry["name"] == "DBELIEF_REGISTRY")
+        instance = template["metadata"]["labels"]["app.kubernetes.io/instance"]
+        return f"{instance}-registry" not in url or bool({instance, f"{instance}-registry"} & self._registries.keys())
 
     def _find(self, plural: str, name: str) -> Thing:
         return next(thing for _, thing in self.api.things(plural) if thing["metadata"]["name"] == name)
