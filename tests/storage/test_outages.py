@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dbelief.errors import UNFINISHED
 from dbelief.monitor.status import JobLocation, get_status
 from dbelief.registry import EmbeddedRegistry, embedded_available
 from tests.processes.conftest import a_free_address, wait_for
@@ -72,7 +73,7 @@ def test_a_suspended_coordinator_is_replaced_and_writes_nothing_more(site: Site,
     second.said("(taking over from another coordinator)")
     pieces = {url: site.store.read(url) for url in site.store.list(site.url / "events")}
     first.process.send_signal(signal.SIGCONT)
-    assert first.ends() == 1
+    assert first.ends() == UNFINISHED
     assert "another coordinator " in first.log.read_text().splitlines()[-1]
     after = {url: site.store.read(url) for url in site.store.list(site.url / "events")}
     assert {url: after[url] for url in pieces} == pieces
