@@ -191,7 +191,7 @@ class JobFollower:
         for name in last:
             with suppress(Refused):  # its node is gone
                 said.append(_outcome(self._api.log(name, _LINES), self._job.job.name))
-        for line in sorted(said, key=lambda line: line.startswith("job "))[-1:]:
+        for _, line in sorted(said)[-1:]:
             (log.info if succeeded else log.error)(line + self._scores())
         return STOPPED if self._asked and succeeded else codes[last[0]] if last else 0
 
@@ -238,11 +238,12 @@ def _exit_code(pod: Object) -> int | None:
     return None
 
 
-def _outcome(lines: list[str], job: str) -> str:
-    """The job's outcome in its coordinator's log, of text or JSON; else the last line."""
+def _outcome(lines: list[str], job: str) -> tuple[bool, str]:
+    """Whether a coordinator's log, of text or JSON, has the job's outcome, and that line; else its last line."""
     said = [_message(line) for line in lines if line.strip()] or [f"job {job} ended without a word"]
     begun = f"job {job} done: ", f"job {job} failed: "
-    return next((line[line.index(b) :] for line in reversed(said) for b in begun if b in line), said[-1])
+    found = next((line[line.index(b) :] for line in reversed(said) for b in begun if b in line), None)
+    return found is not None, found or said[-1]
 
 
 def _message(line: str) -> str:

@@ -234,5 +234,6 @@ class EmulatedCluster:
         return next(thing for _, thing in self.api.things(plural) if thing["metadata"]["name"] == name)
 
     def _finish(self, resource: str, thing: Thing, condition: str) -> None:
+        self._show()  # a controller reads ends of pods from the API, so they are there before the job's
         status: dict[str, Any] = {"conditions": [{"type": condition, "status": "True", "message": "emulated"}]}
         self.api.change(resource, {"metadata": {"name": thing["metadata"]["name"]}, "status": status})

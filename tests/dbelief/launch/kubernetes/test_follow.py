@@ -117,6 +117,14 @@ def test_the_leaders_outcome_is_shown_and_states_of_pods(caplog: pytest.LogCaptu
     assert said[-1].startswith("job Job_downpour done: 9 samples trained")
 
 
+def test_outcome_is_that_of_the_coordinator_that_led_whichever_log_is_read_first() -> None:
+    led = ['{"message": "job a done: 9 samples trained"}', '{"message": "bye"}']
+    stood_by = ['{"message": "job a has already ended (done: 9 samples trained), and runs once only"}']
+    outcomes = [follow._outcome(lines, "a") for lines in (led, stood_by, [])]
+    assert sorted(outcomes)[-1] == (True, "job a done: 9 samples trained")
+    assert [found for found, _ in outcomes] == [True, False, False]
+
+
 def test_a_job_that_kubernetes_ended_has_its_reason() -> None:
     with pytest.raises(RuntimeFailure, match="Job job-downpour-coordinator: why"):
         _followed(ScriptedApi([(_ended("Failed"), [_pod("c0", 137)])]))
