@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -49,6 +51,14 @@ class Shrinking(TensorDataset):
         return super().__len__() - (FAULT == "shrinks" and STEPS > 3)
 
 
+def wait_for_the_other() -> None:
+    """Wait until both scripts are about to give their modules; else one of them could train the whole job alone."""
+    Path(f"begun-{os.environ['DBELIEF_NUMBER']}").touch()
+    deadline = time.monotonic() + 60
+    while len(list(Path().glob("begun-*"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 class Stream(IterableDataset[Any]):
     """A stream."""
 
@@ -70,6 +80,8 @@ elif FAULT == "lacks":
 else:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 criterion = nn.CrossEntropyLoss(reduction={"sum": "sum", "shape": "none"}.get(FAULT, "mean"))
+if FAULT in ("modules", "frozen"):
+    wait_for_the_other()
 with dbelief.join() as job:
     sync = dbelief.torch.Sync(job, model, optimizer)  # FAULT optimizer groups other lacks modules frozen
     if FAULT == "kept":

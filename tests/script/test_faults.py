@@ -59,7 +59,7 @@ def test_an_error_names_the_line(fault: str, message: str, tmp_path: Path) -> No
 def test_scripts_with_different_modules(fault: str, message: str, tmp_path: Path) -> None:
     said = run(fault, tmp_path, 2, epochs=300).stderr
     assert message in said
-    assert f"{FAULTY}:74: " in said
+    assert f"{FAULTY}:86: " in said
     assert "ended with exit code 2" in said, "another start cannot help"
 
 
