@@ -32,6 +32,11 @@ def jit(loop: F, signature: Any = None, **options: Any) -> F:
     return compiled
 
 
+def inlined(loop: F) -> F:
+    """Compile a part of a loop, which becomes part of each loop that calls it: arguments of many arrays cost nothing."""
+    return jit(loop, forceinline=True)
+
+
 def kernel(*types: str) -> Callable[[Loop], Loop]:
     """Compile a loop over arrays at its first call.
 

@@ -1,0 +1,89 @@
+"""Computing of a replica: segments of mini-batches, and processors that are queued for. Imports numba."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dbelief.arrays.jit import inlined
+
+from .draws import drawn
+from .event_queue import put
+from .parts import COMPUTED_S, PROCESSORS_S
+
+JOIN, ASK, BEGIN, BARRIER, SEND = range(5)
+"""Stages: what a replica does at its next event."""
+NOTHING, EXCHANGE, FIRST_FETCH, OTHERS, WORK = range(5)
+"""What a replica waits for: an exchange, before its next stage; the fetch of a lease's begin; slower replicas; leases.
+"""
+
+
+@inlined
+def segment(world: Any, replicas: Any, who: int) -> int:
+    """Mini-batches of the segment that a replica computes next."""
+    return min(world.plan.steps[replicas[who].place], replicas[who].left)
+
+
+@inlined
+def beside_of(world: Any, replicas: Any, who: int) -> int:
+    """Of them, those that the exchange before travels beside."""
+    before = replicas[who].place - 1
+    return min(world.plan.beside[before if before >= 0 else world.plan.exchanges - 1], segment(world, replicas, who))
+
+
+@inlined
+def on_processor(machines: Any, machine: int, at_s: float, busy_s: float) -> float:
+    """When so many processor seconds that are ready now are done, on the machine's processor that is free first."""
+    many = machines[machine].processors
+    if many == 0 or busy_s == 0.0:
+        return at_s + busy_s
+    free = machines[machine].free_s
+    first = 0
+    for place in range(1, many):
+        if free[place] < free[first]:
+            first = place
+    free[first] = max(at_s, free[first]) + busy_s
+    return free[first]
+
+
+@inlined
+def compute(world: Any, replicas: Any, machines: Any, who: int, at_s: float, steps: int) -> float:
+    """When so many mini-batches are computed."""
+    if steps == 0:
+        return at_s
+    replica, totals = replicas[who], world.totals
+    factor = 1.0 + (drawn(world.random, world.step_table) - 1.0) / math.sqrt(steps)
+    busy_s, alone_s = replica.busy_s * steps * factor, replica.step_s * steps * factor
+    done_s = on_processor(machines, replica.machine, at_s, busy_s) + (alone_s - busy_s)
+    totals[COMPUTED_S] += done_s - at_s
+    totals[PROCESSORS_S] += busy_s
+    return done_s
+
+
+@inlined
+def pass_barrier(world: Any, replicas: Any, machines: Any, queue: Any, who: int, at_s: float) -> None:
+    """Compute the rest of a segment, once the exchange before has been answered and no replica is too far behind."""
+    replica = replicas[who]
+    replica.stage, replica.waits = BARRIER, NOTHING
+    if replica.flying == 1:
+        replica.waits, replica.since_s = EXCHANGE, at_s
+    elif world.plan.bound >= 0 and replica.clock - world.servers.slowest > world.plan.bound:
+        replica.waits, replica.since_s = OTHERS, at_s
+    else:
+        replica.stage = SEND
+        rest = segment(world, replicas, who) - beside_of(world, replicas, who)
+        put(queue, compute(world, replicas, machines, who, at_s, rest), who, replica.incarnation)
+
+
+@inlined
+def compute_head(world: Any, replicas: Any, machines: Any, queue: Any, who: int, at_s: float) -> None:
+    """Compute what the exchange before travels beside."""
+    beside = beside_of(world, replicas, who)
+    if beside == 0 and replicas[who].flying == 0:
+        pass_barrier(world, replicas, machines, queue, who, at_s)
+    elif beside == 0:
+        replicas[who].stage = BARRIER
+        replicas[who].waits, replicas[who].since_s = EXCHANGE, at_s
+    else:
+        replicas[who].stage = BARRIER
+        put(queue, compute(world, replicas, machines, who, at_s, beside), who, replicas[who].incarnation)
