@@ -6,9 +6,8 @@ about `LEASES_PER_S`, and never larger than its share of half of what is left, s
 
 from __future__ import annotations
 
-LEASES_PER_S = 100.0
-FEW = 32
-"""Replicas up to which all leases have the job's size: so few never request too often, and runs stay repeatable."""
+from dbelief.job.lease_size import FEW, LEASES_PER_S
+
 _MOST_GROWTH = 4
 """Largest ratio of a lease to the one before it: a request soon after a grant may be an exception."""
 

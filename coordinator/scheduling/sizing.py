@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 from dbelief.job import Asynchronous, Diloco, Downpour, Elastic, Job, Sandblaster, SyncSgd
+from dbelief.job.lease_size import lease_size
 from dbelief.job.metrics import higher_is_better, name_of
 
 from ..core.divergence import DivergenceDetector
@@ -26,23 +25,9 @@ def leases(job: Job, shape: DatasetSizes, total: int | None) -> Leases:
     if isinstance(job.strategy, Sandblaster):
         return Leases(shape.train, 0, 1, 1)
     unbounded = 2**62 if shape.train else 0
-    size, batch = lease_size(job, shape), _leasing(job).clock_samples
+    size, batch = lease_size(job, shape.train), _leasing(job).clock_samples
     late = isinstance(job.strategy, Diloco) and job.strategy.quorum is not None
     return Leases(shape.train, total or unbounded, size, batch, shape.block_ends, max(1, job.replicas), late)
-
-
-def lease_size(job: Job, shape: DatasetSizes) -> int:
-    """Samples in a full lease: whole cycles of fetches and pushes.
-
-    By default a quarter of a replica's share of an epoch, so that fast replicas get more and little is lost with a
-    failed one; between 4 and 64 mini-batches, so that requests cost little, or of DiLoCo 64 rounds: a push that travels
-    is waited for at a lease's end.
-    """
-    strategy = _leasing(job)
-    cycle = strategy.batch * math.lcm(strategy.n_fetch, strategy.n_push)
-    share = shape.train // (4 * max(1, job.replicas))
-    wanted = strategy.lease or min(64 * strategy.clock_samples, max(4 * strategy.batch, share))
-    return max(1, round(wanted / cycle)) * cycle
 
 
 def _leasing(job: Job) -> Downpour | Asynchronous | Elastic | SyncSgd | Diloco:

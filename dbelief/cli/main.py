@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import IO, Any, NoReturn
 
 import click
 
-from dbelief.cli import operator_commands, run_commands
+from dbelief.cli import operator_commands, planning_commands, run_commands
 from dbelief.cli.kubernetes import kubernetes_group
 from dbelief.cli.role_options import adding, sharing_option
 from dbelief.errors import Interrupted
@@ -93,7 +93,13 @@ def main(wanted: bool) -> None:
         configure()
 
 
-for _command in (*operator_commands.COMMANDS, *run_commands.COMMANDS, guard_command, kubernetes_group):
+for _command in (
+    *operator_commands.COMMANDS,
+    *run_commands.COMMANDS,
+    *planning_commands.COMMANDS,
+    guard_command,
+    kubernetes_group,
+):
     main.add_command(_command)
 
 
@@ -262,113 +268,15 @@ def _listed(text: str) -> list[str]:
     return [part for part in text.split(",") if part]
 
 
-def _quantity(name: str) -> Callable[[click.Context, click.Parameter, str | None], Any]:
-    """Callback that parses an option by a function of `quantities`; an option that is not given is None."""
-
-    def parse(ctx: click.Context, param: click.Parameter, text: str | None) -> Any:
-        from dbelief.job.document import quantities
-
-        try:
-            return None if text is None else getattr(quantities, name)(text)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from None
-
-    return parse
-
-
-POSITIVE = click.FloatRange(0, min_open=True)
-
-
-@main.command("plan")
-@click.argument("what", type=click.Path(path_type=Path), metavar="JOB|RUN|NETWORK", shell_complete=job_files)
-@set_option()
-@click.option("--replicas", type=click.IntRange(1), help="Number of replicas; default: the job's, for a network 32.")
-@click.option(
-    "--batch",
-    type=click.IntRange(1),
-    help="Samples of each replica's mini-batch; default: the job's, for a network 32.",
-)
-@click.option(
-    "--memory",
-    "memory_gib",
-    type=POSITIVE,
-    metavar="GIB",
-    help="Memory of each rank; with tables, of the machine of each shard.",
-)
-@click.option(
-    "--rows",
-    callback=_quantity("counts"),
-    metavar="TABLE=N,...",
-    help="Rows of tables, such as user=10M,item=1M; default: as many as the job allows.",
-)
-@click.option(
-    "--keys",
-    callback=_quantity("counts"),
-    metavar="TABLE=N,...",
-    help="Distinct keys of tables in a replica's mini-batch, such as user=4k,item=20k.",
-)
-@click.option(
-    "--parameters",
-    callback=_quantity("count"),
-    help="Number of parameters of a script's or a Python model, such as 25M; default: those of the RUN.",
-)
-@click.option(
-    "--step",
-    "step_s",
-    callback=_quantity("step_seconds"),
-    help="Time that a replica computes a mini-batch, such as 0.2s; default: as measured in the RUN.",
-)
-@click.option(
-    "--latency",
-    default="0.1ms",
-    show_default=True,
-    callback=_quantity("seconds"),
-    help="Time of a message from one machine to another: seconds, or a time such as 5ms.",
-)
-@click.option(
-    "--bandwidth",
-    "--link",
-    "bandwidth",
-    default="1Gbit",
-    show_default=True,
-    callback=_quantity("bytes_per_s"),
-    help="Bandwidth of each link, in each direction: bytes a second, or a rate such as 200Mbit.",
-)
-@click.option("--flops", type=POSITIVE, help="Operations per second of a replica, to estimate its computing time.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
-def plan_command(
-    what: Path,
-    overrides: tuple[str, ...],
-    latency: float,
-    bandwidth: float,
-    flops: float | None,
-    step_s: float | None,
-    **more: Any,
-) -> None:
-    """Report what a job or a zoo network needs: parameters, memory, traffic, and what its links leave for computing.
-
-    Nothing is built. Of a RUN the job is planned, with the parameters and the time of a mini-batch that it measured.
-    """
-    from dbelief.cli.plan import plan_job
-    from dbelief.plan import Speeds
-
-    with cli_errors():
-        plan_job(what, parse_overrides(overrides), speeds=Speeds(latency, bandwidth, flops, step_s), **more)
-
-
-@main.command("zoo")
-@click.argument("name", required=False, metavar="[NETWORK]")
-def zoo_command(name: str | None) -> None:
-    """List the networks of the model zoo, or print one as a job file's model section."""
-    from dbelief.cli.plan import print_zoo
-
-    with cli_errors():
-        print_zoo(name)
-
-
 @main.command("certs")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
-@click.option("--days", type=POSITIVE, default=365.0, show_default=True, help="How long certificates hold.")
+@click.option(
+    "--days",
+    type=click.FloatRange(0, min_open=True),
+    default=365.0,
+    show_default=True,
+    help="How long certificates hold.",
+)
 @click.option(
     "--registry-host",
     "registry_hosts",

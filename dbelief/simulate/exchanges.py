@@ -42,9 +42,9 @@ def exchange(world: Any, replicas: Any, machines: Any, queue: Any, who: int, kin
     """Begin an exchange: its bytes on the links to the shards."""
     replica, service, servers, totals = replicas[who], world.service, world.servers, world.totals
     replica.flying, replica.kind, replica.served = 1, kind, ON_WAY
-    at_s = on_processor(machines, replica.machine, at_s, service.client_s)
+    at_s = on_processor(machines, replica.station, at_s, service.client_s)
     size = service.asked + (service.pushed if kind & PUSH else 0.0)
-    own_s, link_s = size * service.own * replica.link_s, size * service.served * service.served_s
+    own_s, link_s = size * replica.own * replica.link_s, size * service.served * service.served_s
     servers.in_s = max(servers.in_s, at_s) + link_s
     arrives_s = max(at_s + own_s, servers.in_s) + service.trips * replica.latency_s
     totals[SENT] += size
@@ -134,14 +134,14 @@ def answer(world: Any, replicas: Any, machines: Any, queue: Any, trace: Any, who
     if replica.kind & FETCH:
         record(world, trace, FETCHED, who, at_s)
     size = service.asked + (service.fetched if replica.kind & FETCH else 0.0)
-    own_s, link_s = size * service.own * replica.link_s, size * service.served * service.served_s
+    own_s, link_s = size * replica.own * replica.link_s, size * service.served * service.served_s
     servers.out_s = max(servers.out_s, at_s) + link_s
     totals[RECEIVED] += size
     totals[LINK_OUT_S] += link_s
     totals[OWN_LINK_S] += own_s
     replica.served = ANSWERED
     answered_s = max(at_s + own_s, servers.out_s) + service.trips * replica.latency_s
-    alone = machines[replica.machine].processors == 0 and world.plan.bound < 0
+    alone = machines[replica.station].processors == 0 and world.plan.bound < 0
     if alone and replica.waits == EXCHANGE and replica.stage == BARRIER:
         # Nothing that another replica uses comes next, so that no event is needed for the answer.
         acknowledge(world, replicas, who, answered_s)

@@ -15,11 +15,12 @@ MOST_PROCESSORS, MOST_EXCHANGES, HISTOGRAM, BINS = 64, 1024, 1 << 16, 240
 REPLICA = np.dtype(
     [
         # of its machine and links
-        ("machine", np.int32),
+        ("station", np.int32),  # the machine whose processors it queues for
         ("step_s", np.float64),  # mean seconds of a mini-batch, alone
         ("busy_s", np.float64),  # of them on a processor
         ("link_s", np.float64),  # seconds of a byte on its own link; 0: loopback
-        ("latency_s", np.float64),  # of a message, one way
+        ("latency_s", np.float64),  # of a message to a shard, one way
+        ("own", np.float64),  # share of an exchange's bytes that cross its own link
         # what is due next
         ("stage", np.int8),
         ("kind", np.int8),  # of its exchange
@@ -133,8 +134,6 @@ class Service(NamedTuple):
     ----------
     pushed, fetched, asked
         Bytes of one exchange of a replica with all shards: pushed, fetched, of a request without parameters.
-    own
-        Share of them that crosses the replica's own link.
     served
         Share of them that crosses the link of one shard's host.
     served_s
@@ -146,7 +145,7 @@ class Service(NamedTuple):
     trips
         Times the latency in one direction of an exchange: 1, and more where windows have to grow.
     shard_on
-        Machine whose processors the shard shares; -1: none.
+        Machine whose processors the shard queues for; -1: it has one.
     lease_s, joined_s
         Seconds of the coordinator for a lease, for a replica that joins.
     coordinator_latency_s
@@ -156,7 +155,6 @@ class Service(NamedTuple):
     pushed: float
     fetched: float
     asked: float
-    own: float
     served: float
     served_s: float
     push_s: float

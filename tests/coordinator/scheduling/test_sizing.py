@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from coordinator.core.states import DatasetSizes
-from coordinator.scheduling.sizing import lease_size, leases, progress
+from coordinator.scheduling.sizing import leases, progress
 from dbelief.job import Job
+from dbelief.job.lease_size import lease_size
 
 MakeJob = Callable[..., Job]
 SHAPE = DatasetSizes(train=10_000, validation=1_000, test=500)
@@ -30,20 +31,20 @@ def test_mini_batches_of_leases_are_the_strategys(a_job: MakeJob) -> None:
 )
 def test_a_lease_is_a_quarter_of_a_replicas_share(a_job: MakeJob, replicas: int, train: int, samples: int) -> None:
     job = a_job(strategy__lease=None, replicas=replicas)
-    assert lease_size(job, DatasetSizes(train, 0, 0)) == samples
+    assert lease_size(job, train) == samples
 
 
 @pytest.mark.parametrize(("wanted", "samples"), [(10, 60), (89, 60), (91, 120), (600, 600)])
 def test_a_lease_is_whole_cycles_of_fetches_and_pushes(a_job: MakeJob, wanted: int, samples: int) -> None:
     job = a_job(strategy__lease=wanted, strategy__n_fetch=2, strategy__n_push=3)
-    assert lease_size(job, SHAPE) == samples
+    assert lease_size(job, SHAPE.train) == samples
 
 
 @pytest.mark.parametrize(("train", "rounds"), [(100, 1), (10_000, 8), (10**6, 64)])
 def test_a_lease_of_diloco_holds_rounds(a_job: MakeJob, train: int, rounds: int) -> None:
     strategy = {"name": "diloco", "batch": 10, "steps": 32, "inner": {"name": "sgd", "rate": 1}}
     job = a_job(strategy=strategy, replicas=1)
-    assert lease_size(job, DatasetSizes(train, 0, 0)) == rounds * 10 * 32
+    assert lease_size(job, train) == rounds * 10 * 32
 
 
 def test_evaluation_interval_defaults_to_half_an_epoch(a_job: MakeJob) -> None:

@@ -1,0 +1,107 @@
+"""Implementation of `dbelief simulate`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+
+from dbelief.errors import UserError
+from dbelief.job import Job, PythonModel, Sandblaster, ScriptModel, load_job
+from dbelief.job.document import quantities
+from dbelief.plan import make_plan
+from dbelief.plan.sample import sample_of
+from dbelief.rundir.json_values import plain
+from dbelief.simulate.costs import Costs, load_costs
+from dbelief.simulate.description import KILLS, Scenario
+from dbelief.simulate.fleet import load_fleet
+from dbelief.simulate.outcome import run
+from dbelief.simulate.recorded import ROOM, delays_of
+from dbelief.simulate.tables import simulated
+
+
+def simulate_job(
+    job_file: Path,
+    overrides: Mapping[str, str],
+    fleet_file: Path,
+    *,
+    seconds: float,
+    warm_s: float,
+    parameters: int | None,
+    samples: int | None,
+    costs_file: Path | None,
+    kills: tuple[str, ...],
+    seed: int,
+    delays_file: Path | None,
+    pushes: int,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Simulate a job on a fleet, and print what came of it.
+
+    Raises
+    ------
+    JobError
+        The job or the fleet file is invalid.
+    UserError
+        The job cannot be simulated, an option is wrong, or a file cannot be written.
+    """
+    if warm_s >= seconds:
+        raise UserError(f"--after {warm_s:g}s leaves nothing of the {seconds:g} s that are simulated")
+    job, fleet = load_job(job_file, overrides), load_fleet(fleet_file)
+    given = parameters if parameters is not None else _parameters(job, job_file)
+    found = samples if samples is not None else _samples(job)
+    job = job.model_copy(update={"replicas": fleet.workers, "shards": fleet.shards})
+    scenario = Scenario(
+        job,
+        fleet,
+        given,
+        Costs() if costs_file is None else load_costs(costs_file),
+        found,
+        seconds,
+        warm_s,
+        seed,
+        _kills(kills),
+        ROOM * pushes if delays_file is not None else 0,
+    )
+    outcome, world = run(scenario)
+    if delays_file is not None:
+        delays_of(scenario, world, pushes).write(delays_file)
+    if plot is not None:
+        from dbelief.simulate.picture import draw
+
+        draw(plot, scenario, outcome, world)
+    if as_json:
+        print(json.dumps(plain({"job": job.name, **outcome.described()})))
+    else:
+        Console().print(simulated(scenario, outcome))
+
+
+def _parameters(job: Job, job_file: Path) -> int:
+    """Number of trained parameters."""
+    if isinstance(job.model, ScriptModel | PythonModel):
+        raise UserError(f"{job_file}: the number of parameters is known once the model is built: give --parameters")
+    return make_plan(job).communication.volumes.parameters
+
+
+def _samples(job: Job) -> int:
+    """Samples of the training set; 0 where only a stream or a script knows them."""
+    if isinstance(job.model, ScriptModel | PythonModel) or isinstance(job.strategy, Sandblaster):
+        return 0
+    data = sample_of(job).data
+    return len(data.train) if data is not None and data.train is not None else 0
+
+
+def _kills(options: tuple[str, ...]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for option in options:
+        role, at, time = option.partition("@")
+        if role not in KILLS or not at or role in found:
+            raise UserError(f"--kill {option}: wanted ROLE@TIME once for each of {', '.join(KILLS)}, as shard@10min")
+        try:
+            found[role] = quantities.seconds(time)
+        except ValueError as error:
+            raise UserError(f"--kill {option}: {error}") from None
+    return found

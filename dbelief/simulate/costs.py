@@ -1,0 +1,118 @@
+"""What calls, bytes and failovers cost: measured on our results pages, or fitted to runs by `calibrate`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from dbelief.errors import UserError
+from dbelief.job import Job
+from dbelief.job.document import yaml_document
+from dbelief.job.document.yaml_document import to_yaml
+from dbelief.job.lease_size import LEASES_PER_S
+from dbelief.job.load import text_of
+
+REPORT_S, REPORTS_PER_S = 0.5, LEASES_PER_S
+"""Seconds between two reports of a worker at least, and reports of all of them a second."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of a processor like those that the results pages name, unless said otherwise.
+
+    Attributes
+    ----------
+    lease_s, report_s, beat_s, join_s
+        Of the coordinator: for a lease with a report, a report, a heartbeat, a worker that joins.
+    push_call_s, push_byte_s, fetch_call_s, fetch_byte_s
+        Of a shard: for a push and a fetch, and for each byte of them.
+    client_call_s, client_byte_s
+        Of a worker: for a call to a shard, and for each byte that it sends or receives.
+    shared
+        What the costs of shards and workers are multiplied by where they share memory.
+    trips
+        Times that the latency passes in each direction of an exchange: more than 1 where windows of TCP have to grow.
+    slowdown
+        Time of bytes on a link, as a multiple of that at its rate.
+    shard_failover_s, restore_byte_s
+        Until a follower serves, by the wall, beyond the lease `deadlines.lease_s`; of a shard's bytes that are read.
+    coordinator_failover_s
+        Until a coordinator that stood by, or was started again, grants leases, by the wall.
+    start_s
+        From a worker's start until it asks for work, by the wall.
+    snapshot_byte_s
+        Of a snapshot set, in which a shard serves nothing.
+    """
+
+    lease_s: float = 1.0e-3
+    report_s: float = 0.6e-3
+    beat_s: float = 0.45e-3
+    join_s: float = 2.0e-3
+    push_call_s: float = 0.9e-3
+    push_byte_s: float = 1.0e-9
+    fetch_call_s: float = 0.4e-3
+    fetch_byte_s: float = 0.5e-9
+    client_call_s: float = 0.6e-3
+    client_byte_s: float = 0.5e-9
+    shared: float = 0.5
+    trips: float = 1.5
+    slowdown: float = 1.05
+    shard_failover_s: float = 0.3
+    restore_byte_s: float = 1.0e-9
+    coordinator_failover_s: float = 1.9
+    start_s: float = 1.6
+    snapshot_byte_s: float = 0.1e-9
+
+    def with_values(self, **values: float) -> Costs:
+        """The same with other values."""
+        return replace(self, **values)
+
+    def background(self, job: Job, workers: int, leases_per_s: float = 0.0) -> float:
+        """Share of a processor that the coordinator needs for reports and heartbeats of so many workers, 0 and more."""
+        every_s = min(max(REPORT_S, workers / REPORTS_PER_S), job.deadlines.progress_s / 2)
+        heartbeat_s = job.deadlines.beat_s * min(1 / 3, max(1 / 4, workers / 1000))
+        calls = workers / every_s + leases_per_s  # each of which is a heartbeat too
+        beats = max(0.0, workers / heartbeat_s - calls)
+        return workers / every_s * self.report_s + beats * self.beat_s
+
+    def saturation(self, job: Job) -> int:
+        """Workers at which the coordinator uses a processor wholly, with as many leases as it paces them to."""
+        low, high = 1, 2
+        while self._load(job, high) < 1.0 and high < 1 << 40:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._load(job, middle) < 1.0 else (low, middle)
+        return high
+
+    def _load(self, job: Job, workers: int) -> float:
+        return LEASES_PER_S * self.lease_s + self.background(job, workers, LEASES_PER_S)
+
+
+def load_costs(path: Path) -> Costs:
+    """Read a file that `dbelief simulate --calibrate` has written.
+
+    Raises
+    ------
+    JobError
+        It cannot be read, or is no YAML.
+    UserError
+        It has something else than costs.
+    """
+    found = yaml_document.read(text_of(path), str(path)).value
+    names = {field.name for field in fields(Costs)}
+    if not isinstance(found, dict) or not found:
+        raise UserError(f"{path}: costs are a mapping with {', '.join(sorted(names))}")
+    for name, value in found.items():
+        if name not in names:
+            raise UserError(f"{path}: {name!r} is no cost: they are {', '.join(sorted(names))}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            raise UserError(f"{path}: {name}: must be a number of 0 or more, not {value!r}")
+    return Costs(**{name: float(value) for name, value in found.items()})
+
+
+def costs_yaml(costs: Costs) -> str:
+    """The text of such a file."""
+    values: dict[str, Any] = {name: float(f"{value:.4g}") for name, value in asdict(costs).items()}
+    return to_yaml(values)

@@ -1,0 +1,267 @@
+"""A job on a fleet, as the records that the event loop works on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dbelief.job import Job, Sandblaster
+from dbelief.job.lease_size import FEW, LEASES_PER_S, lease_size
+
+from .costs import Costs
+from .draws import drawn, exponential, lognormal
+from .exchange_schedule import ExchangeSchedule, schedule_of
+from .fleet import Fleet, Group
+from .parts import MACHINE, MOST_PROCESSORS, REPLICA, Failures, Schedule, Service, World, make_world
+
+NEVER = math.inf
+UNLIMITED = 1 << 60
+ASKED = 300.0
+"""Bytes of a call without parameters, with its headers."""
+KILLS = ("worker", "shard", "coordinator")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is simulated.
+
+    Attributes
+    ----------
+    parameters
+        Number of trained parameters.
+    samples
+        Samples of the training set; 0: not known.
+    seconds, warm_s
+        Simulated seconds; those at the start that are not counted.
+    kills
+        Seconds at which a machine of the first group with workers, a shard, or the coordinator fails, by role.
+    traced
+        Events that are recorded.
+    """
+
+    job: Job
+    fleet: Fleet
+    parameters: int
+    costs: Costs = field(default_factory=Costs)
+    samples: int = 0
+    seconds: float = 3600.0
+    warm_s: float = 0.0
+    seed: int = 1
+    kills: Mapping[str, float] = field(default_factory=dict)
+    traced: int = 0
+
+    def world(self) -> World:
+        """The world before its first event.
+
+        Raises
+        ------
+        UserError
+            The job's strategy is not simulated.
+        """
+        machines, places = _machines(self.fleet)
+        replicas = _replicas(self, machines, places)
+        schedule = self.schedule
+        tables = lognormal(_spread(self.fleet)), exponential()
+        return make_world(
+            replicas,
+            machines,
+            self._plan(schedule),
+            self._service(schedule, machines, places),
+            self._failures(),
+            tables,
+            self.seed,
+            self.traced,
+        )
+
+    @property
+    def schedule(self) -> ExchangeSchedule:
+        """What each worker exchanges."""
+        workers = [group for group in self.fleet.groups if group.workers]
+        slowest = min(group.crosses for group in workers)
+        latency_s = 2 * max(group.latency for group in workers) + self.costs.client_call_s
+        byte_s = self.costs.slowdown / slowest + self.costs.client_byte_s
+        return schedule_of(self.job, self.parameters, self.fleet.workers, latency_s, byte_s)
+
+    def _plan(self, schedule: ExchangeSchedule) -> Schedule:
+        job, (steps, kind, beside) = self.job, schedule.arrays()
+        assert not isinstance(job.strategy, Sandblaster)
+        batch = job.strategy.batch
+        size = lease_size(job, self.samples) if self.samples else job.strategy.lease or 64 * job.strategy.clock_samples
+        return Schedule(
+            steps,
+            kind,
+            beside,
+            len(steps),
+            max(1, round(size / batch)),
+            batch,
+            LEASES_PER_S,
+            FEW,
+            schedule.begins,
+            schedule.bound,
+            schedule.quorum,
+            schedule.grace,
+            schedule.grace_s,
+            schedule.sum_s,
+            self.steps_left,
+            self.seconds,
+            self.warm_s,
+        )
+
+    @property
+    def total_samples(self) -> int | None:
+        """Samples at which the job ends; None where its limits do not say, or the training set is not known."""
+        limits = self.job.limits
+        found = [] if limits.samples is None else [limits.samples]
+        if limits.epochs is not None and self.samples:
+            found.append(math.ceil(limits.epochs * self.samples))
+        return min(found) if found else None
+
+    @property
+    def steps_left(self) -> int:
+        """Mini-batches until the job's end."""
+        assert not isinstance(self.job.strategy, Sandblaster)
+        total = self.total_samples
+        return UNLIMITED if total is None else max(1, math.ceil(total / self.job.strategy.batch))
+
+    def _service(self, schedule: ExchangeSchedule, machines: np.ndarray, places: list[int]) -> Service:
+        """Costs of an exchange with one shard that stands for all: that on the host with the slowest link a byte."""
+        fleet, costs = self.fleet, self.costs
+        grouped = schedule.sum_s > 0
+        hosts = [group for group in fleet.groups if group.shards]
+        host = max(hosts, key=lambda group: group.shards / group.crosses)
+        share = host.shards / fleet.shards
+        others = share * (1 - host.workers / fleet.workers)
+        leader = fleet.leader
+        factor = costs.shared if all_local(fleet) else 1.0
+        pushed, fetched = schedule.pushed / fleet.shards, schedule.fetched / fleet.shards
+        both = schedule.pushed + schedule.fetched
+        load = self.costs.background(self.job, fleet.workers)
+        first = places[fleet.groups.index(host)]
+        return Service(
+            schedule.pushed,
+            schedule.fetched,
+            0.0 if grouped else ASKED * fleet.shards,
+            others if host.link is not None else 0.0,
+            0.0 if math.isinf(host.crosses) else costs.slowdown / host.crosses,
+            0.0 if grouped else factor * (costs.push_call_s + pushed * costs.push_byte_s),
+            0.0 if grouped else factor * (costs.fetch_call_s + fetched * costs.fetch_byte_s),
+            0.0 if grouped else factor * (fleet.shards * costs.client_call_s + both * costs.client_byte_s),
+            0.0 if grouped else costs.trips,
+            first if machines[first]["processors"] else -1,
+            costs.lease_s / max(1e-3, 1 - load),
+            costs.join_s,
+            leader.latency - host.latency,
+        )
+
+    def _failures(self) -> Failures:
+        fleet, costs, job = self.fleet, self.costs, self.job
+        hosts = [group for group in fleet.groups if group.shards]
+        rates = [group.machines / group.life for group in hosts if group.life is not None]
+        held = 4 * self.parameters / fleet.shards
+        keeps = job.replication > 1
+        down_s = max((group.returns for group in hosts), default=0.0)
+        failover_s = job.deadlines.lease_s * 0.75 + costs.shard_failover_s
+        if not keeps:
+            failover_s = max(job.deadlines.beat_s, down_s) + costs.start_s + held * costs.restore_byte_s
+        leader = fleet.leader
+        return Failures(
+            1 / sum(rates) if rates else NEVER,
+            failover_s,
+            keeps,
+            NEVER if leader.life is None else leader.life,
+            costs.coordinator_failover_s,
+            job.snapshots.every_s or NEVER,
+            held * costs.snapshot_byte_s,
+            max(group.shards for group in hosts) / fleet.shards,
+            job.deadlines.beat_s,
+            *(self.kills.get(role, NEVER) for role in KILLS),
+        )
+
+
+def all_local(fleet: Fleet) -> bool:
+    """Whether all processes are on one machine, and exchange through shared memory."""
+    group = fleet.groups[0]
+    return len(fleet.groups) == 1 and group.machines == 1 and group.link is None
+
+
+def _spread(fleet: Fleet) -> float:
+    """Of a mini-batch's time: the mean over the workers, as one table stands for all."""
+    workers = [(group.machines * group.workers, group.spread) for group in fleet.groups]
+    return sum(count * spread for count, spread in workers) / fleet.workers
+
+
+def _machines(fleet: Fleet) -> tuple[np.ndarray, list[int]]:
+    """Records of all machines, and the first one of each group; then one of each host, where several groups share it."""
+    hosts = list(dict.fromkeys(group.host for group in fleet.groups if group.host is not None))
+    count = sum(group.machines for group in fleet.groups)
+    machines = np.zeros(count + len(hosts), MACHINE)
+    machines["life_s"] = NEVER
+    places, place, worker = [], 0, 0
+    for group in fleet.groups:
+        own = slice(place, place + group.machines)
+        places.append(place)
+        machines["first"][own] = worker + group.workers * np.arange(group.machines)
+        machines["workers"][own] = group.workers
+        machines["life_s"][own] = NEVER if group.life is None or not group.workers else group.life
+        machines["returns_s"][own] = group.returns
+        machines["processors"][own] = _queued(group, group.workers + group.shards + _leads(fleet, group))
+        place, worker = place + group.machines, worker + group.machines * group.workers
+    for number, host in enumerate(hosts):
+        mine = [group for group in fleet.groups if group.host == host]
+        processes = sum(one.machines * (one.workers + one.shards) + _leads(fleet, one) for one in mine)
+        machines[count + number]["processors"] = _queued(mine[0], processes)
+    return machines, places
+
+
+def _leads(fleet: Fleet, group: Group) -> int:
+    return int(group is fleet.leader)
+
+
+def _queued(group: Group, processes: int) -> int:
+    """Processors that so many processes queue for; 0: there are enough."""
+    if group.processors is None or group.processors >= processes:
+        return 0
+    return min(group.processors, MOST_PROCESSORS)
+
+
+def _replicas(scenario: Scenario, machines: np.ndarray, places: list[int]) -> np.ndarray:
+    """Records of all workers."""
+    fleet, costs = scenario.fleet, scenario.costs
+    replicas = np.zeros(fleet.workers, REPLICA)
+    hosts = list(dict.fromkeys(group.host for group in fleet.groups if group.host is not None))
+    shards_latency_s = max(group.latency for group in fleet.groups if group.shards)
+    random = np.array([scenario.seed ^ 0x5DEECE66D], np.uint64)
+    first_host = sum(group.machines for group in fleet.groups)
+    begun = 0
+    for group, place in zip(fleet.groups, places, strict=True):
+        if not group.workers:
+            continue
+        own = slice(begun, begun + group.machines * group.workers)
+        numbers = np.repeat(np.arange(group.machines), group.workers)
+        assert group.step is not None
+        factors = _machine_factors(group, random)[numbers]
+        local = group.shards / fleet.shards
+        replicas["station"][own] = place + numbers if group.host is None else first_host + hosts.index(group.host)
+        replicas["step_s"][own] = group.step * factors
+        replicas["busy_s"][own] = group.step * group.busy * factors
+        replicas["own"][own] = 1 - local
+        replicas["link_s"][own] = 0.0 if math.isinf(group.crosses) else costs.slowdown / group.crosses
+        replicas["latency_s"][own] = 0.0 if local == 1 else group.latency + shards_latency_s
+        begun += group.machines * group.workers
+    return replicas
+
+
+def _machine_factors(group: Group, random: np.ndarray) -> np.ndarray:
+    """What each machine's mini-batches take, as multiples of the group's mean, (machines,)."""
+    table = lognormal(group.across)
+    factors = (
+        np.array([drawn(random, table) for _ in range(group.machines)]) if group.across else np.ones(group.machines)
+    )
+    if group.slow is not None:
+        numbers = np.arange(group.machines)
+        slow = np.floor((numbers + 1) * group.slow.share) > np.floor(numbers * group.slow.share)
+        factors = np.where(slow, factors * group.slow.factor, factors)
+    return factors
