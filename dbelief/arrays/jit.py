@@ -33,7 +33,7 @@ def jit(loop: F, signature: Any = None, **options: Any) -> F:
 
 
 def inlined(loop: F) -> F:
-    """Compile a part of a loop, which becomes part of each loop that calls it: arguments of many arrays cost nothing."""
+    """Compile a part of a loop, which becomes part of each loop that calls it: many arguments cost nothing."""
     return jit(loop, forceinline=True)
 
 

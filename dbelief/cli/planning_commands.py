@@ -118,12 +118,11 @@ def zoo_command(name: str | None) -> None:
 
 
 @click.command("simulate")
-@click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB", shell_complete=job_files)
+@click.argument("jobs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="JOB|RUN...")
 @click.option(
     "--machines",
     "fleet_file",
     type=click.Path(path_type=Path),
-    required=True,
     metavar="FLEET",
     help="Fleet file: groups of machines with workers, shards, links, failures and prices.",
 )
@@ -153,7 +152,7 @@ def zoo_command(name: str | None) -> None:
     "costs_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="What calls and bytes cost, as --calibrate writes it; default: as measured on the results pages.",
+    help="What calls and bytes cost: read, or with --calibrate written; default: as measured on the results pages.",
 )
 @click.option(
     "--kill",
@@ -173,15 +172,40 @@ def zoo_command(name: str | None) -> None:
 @click.option("--pushes", type=click.IntRange(1), default=100_000, show_default=True, help="Of them, at most.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Write a picture (PNG, SVG or PDF).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
-def simulate_command(job_file: Path, fleet_file: Path, overrides: tuple[str, ...], **more: Any) -> None:
+@click.option("--calibrate", is_flag=True, help="Fit costs to the runs of these folders, which have ended.")
+@click.option(
+    "--check",
+    "others",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="With --calibrate: another run, whose error is printed.",
+)
+def simulate_command(
+    jobs: tuple[Path, ...],
+    fleet_file: Path | None,
+    overrides: tuple[str, ...],
+    calibrate: bool,
+    others: tuple[Path, ...],
+    costs_file: Path | None,
+    **more: Any,
+) -> None:
     """Simulate a job on machines that are not there: samples/s, staleness, losses, what saturates, and money.
 
     Times are simulated, from measured costs; nothing is trained.
     """
-    from dbelief.cli.simulate import simulate_job
+    from dbelief.cli.simulate import calibrate_costs, simulate_job
+    from dbelief.errors import UserError
 
     with cli_errors():
-        simulate_job(job_file, parse_overrides(overrides), fleet_file, **more)
+        if calibrate:
+            calibrate_costs(jobs, others, fleet_file, costs_file)
+            return
+        if len(jobs) != 1 or others:
+            raise UserError("one JOB is simulated; several RUNs, and --check, are for --calibrate")
+        if fleet_file is None:
+            raise UserError("--machines FLEET names the machines that are simulated")
+        simulate_job(jobs[0], parse_overrides(overrides), fleet_file, costs_file=costs_file, **more)
 
 
 COMMANDS = (plan_command, zoo_command, simulate_command)

@@ -1,9 +1,9 @@
-"""Implementation of `dbelief simulate`."""
+"""Implementation of `dbelief simulate`: one job on a fleet, and costs fitted to runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -13,13 +13,16 @@ from dbelief.job import Job, PythonModel, Sandblaster, ScriptModel, load_job
 from dbelief.job.document import quantities
 from dbelief.plan import make_plan
 from dbelief.plan.sample import sample_of
+from dbelief.process.atomic_file import write_whole
 from dbelief.rundir.json_values import plain
-from dbelief.simulate.costs import Costs, load_costs
+from dbelief.simulate.calibrate import calibrated
+from dbelief.simulate.costs import Costs, costs_yaml, load_costs
 from dbelief.simulate.description import KILLS, Scenario
 from dbelief.simulate.fleet import load_fleet
+from dbelief.simulate.measured_runs import measured_run
 from dbelief.simulate.outcome import run
 from dbelief.simulate.recorded import ROOM, delays_of
-from dbelief.simulate.tables import simulated
+from dbelief.simulate.tables import calibration, simulated
 
 
 def simulate_job(
@@ -77,6 +80,28 @@ def simulate_job(
         print(json.dumps(plain({"job": job.name, **outcome.described()})))
     else:
         Console().print(simulated(scenario, outcome))
+
+
+def calibrate_costs(
+    runs: Sequence[Path], others: Sequence[Path], fleet_file: Path | None, costs_file: Path | None
+) -> None:
+    """Fit costs to runs, write them, and print the errors on these and on others.
+
+    Raises
+    ------
+    UserError
+        A run is none that can be calibrated on.
+    WriteFailed
+        The file of costs cannot be written.
+    """
+    fleet = None if fleet_file is None else load_fleet(fleet_file)
+    jobs, checks = ([measured_run(folder, fleet) for folder in some] for some in (runs, others))
+    costs = calibrated(jobs)
+    Console().print(calibration(costs, jobs, checks))
+    if costs_file is not None:
+        write_whole(costs_file, costs_yaml(costs).encode())
+    else:
+        print(costs_yaml(costs), end="")
 
 
 def _parameters(job: Job, job_file: Path) -> int:

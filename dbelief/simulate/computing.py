@@ -19,20 +19,20 @@ NOTHING, EXCHANGE, FIRST_FETCH, OTHERS, WORK = range(5)
 
 
 @inlined
-def segment(world: Any, replicas: Any, who: int) -> int:
+def segment(world: Any, replicas: Any, who: int) -> Any:
     """Mini-batches of the segment that a replica computes next."""
     return min(world.plan.steps[replicas[who].place], replicas[who].left)
 
 
 @inlined
-def beside_of(world: Any, replicas: Any, who: int) -> int:
+def beside_of(world: Any, replicas: Any, who: int) -> Any:
     """Of them, those that the exchange before travels beside."""
     before = replicas[who].place - 1
     return min(world.plan.beside[before if before >= 0 else world.plan.exchanges - 1], segment(world, replicas, who))
 
 
 @inlined
-def on_processor(machines: Any, machine: int, at_s: float, busy_s: float) -> float:
+def on_processor(machines: Any, machine: int, at_s: float, busy_s: float) -> Any:
     """When so many processor seconds that are ready now are done, on the machine's processor that is free first."""
     many = machines[machine].processors
     if many == 0 or busy_s == 0.0:
@@ -47,7 +47,7 @@ def on_processor(machines: Any, machine: int, at_s: float, busy_s: float) -> flo
 
 
 @inlined
-def compute(world: Any, replicas: Any, machines: Any, who: int, at_s: float, steps: int) -> float:
+def compute(world: Any, replicas: Any, machines: Any, who: int, at_s: float, steps: int) -> Any:
     """When so many mini-batches are computed."""
     if steps == 0:
         return at_s
@@ -71,6 +71,8 @@ def pass_barrier(world: Any, replicas: Any, machines: Any, queue: Any, who: int,
         replica.waits, replica.since_s = OTHERS, at_s
     else:
         replica.stage = SEND
+        if world.plan.ahead == 0:
+            replica.base = replica.fetched
         rest = segment(world, replicas, who) - beside_of(world, replicas, who)
         put(queue, compute(world, replicas, machines, who, at_s, rest), who, replica.incarnation)
 
@@ -78,12 +80,13 @@ def pass_barrier(world: Any, replicas: Any, machines: Any, queue: Any, who: int,
 @inlined
 def compute_head(world: Any, replicas: Any, machines: Any, queue: Any, who: int, at_s: float) -> None:
     """Compute what the exchange before travels beside."""
-    beside = beside_of(world, replicas, who)
-    if beside == 0 and replicas[who].flying == 0:
+    beside, replica = beside_of(world, replicas, who), replicas[who]
+    if world.plan.ahead == 1:
+        replica.base = replica.fetched
+    if beside == 0 and replica.flying == 0:
         pass_barrier(world, replicas, machines, queue, who, at_s)
     elif beside == 0:
-        replicas[who].stage = BARRIER
-        replicas[who].waits, replicas[who].since_s = EXCHANGE, at_s
+        replica.stage, replica.waits, replica.since_s = BARRIER, EXCHANGE, at_s
     else:
-        replicas[who].stage = BARRIER
-        put(queue, compute(world, replicas, machines, who, at_s, beside), who, replicas[who].incarnation)
+        replica.stage = BARRIER
+        put(queue, compute(world, replicas, machines, who, at_s, beside), who, replica.incarnation)

@@ -12,6 +12,7 @@ from dbelief.job.document import yaml_document
 from dbelief.job.document.yaml_document import to_yaml
 from dbelief.job.lease_size import LEASES_PER_S
 from dbelief.job.load import text_of
+from dbelief.plan.exchange import ROUND_TRIPS, SLOWDOWN
 
 REPORT_S, REPORTS_PER_S = 0.5, LEASES_PER_S
 """Seconds between two reports of a worker at least, and reports of all of them a second."""
@@ -31,14 +32,17 @@ class Costs:
         Of a worker: for a call to a shard, and for each byte that it sends or receives.
     shared
         What the costs of shards and workers are multiplied by where they share memory.
-    trips
-        Times that the latency passes in each direction of an exchange: more than 1 where windows of TCP have to grow.
-    slowdown
-        Time of bytes on a link, as a multiple of that at its rate.
+    trips, lockstep_trips
+        Times that the latency passes in each direction of an exchange: more than 1 where windows of TCP have to grow;
+        where all exchange at the same time.
+    slowdown, lockstep_slowdown
+        Time of bytes on a link, as a multiple of that at its rate: packets are lost where many exchange at a time.
     shard_failover_s, restore_byte_s
         Until a follower serves, by the wall, beyond the lease `deadlines.lease_s`; of a shard's bytes that are read.
     coordinator_failover_s
         Until a coordinator that stood by, or was started again, grants leases, by the wall.
+    jitter_s
+        Standard deviation of a mini-batch's time by the operating system, as of a process that sleeps.
     start_s
         From a worker's start until it asks for work, by the wall.
     snapshot_byte_s
@@ -58,9 +62,12 @@ class Costs:
     shared: float = 0.5
     trips: float = 1.5
     slowdown: float = 1.05
+    lockstep_trips: float = ROUND_TRIPS
+    lockstep_slowdown: float = SLOWDOWN
     shard_failover_s: float = 0.3
     restore_byte_s: float = 1.0e-9
     coordinator_failover_s: float = 1.9
+    jitter_s: float = 1.0e-3
     start_s: float = 1.6
     snapshot_byte_s: float = 0.1e-9
 

@@ -64,7 +64,7 @@ class Scenario:
         machines, places = _machines(self.fleet)
         replicas = _replicas(self, machines, places)
         schedule = self.schedule
-        tables = lognormal(_spread(self.fleet)), exponential()
+        tables = lognormal(_spread(self.fleet, self.costs)), exponential()
         return make_world(
             replicas,
             machines,
@@ -82,8 +82,18 @@ class Scenario:
         workers = [group for group in self.fleet.groups if group.workers]
         slowest = min(group.crosses for group in workers)
         latency_s = 2 * max(group.latency for group in workers) + self.costs.client_call_s
-        byte_s = self.costs.slowdown / slowest + self.costs.client_byte_s
+        byte_s = self.slowdown / slowest + self.costs.client_byte_s
         return schedule_of(self.job, self.parameters, self.fleet.workers, latency_s, byte_s)
+
+    @property
+    def in_lockstep(self) -> bool:
+        """Whether all workers exchange at the same time."""
+        return self.job.strategy.staleness == 0
+
+    @property
+    def slowdown(self) -> float:
+        """See `Costs`."""
+        return self.costs.lockstep_slowdown if self.in_lockstep else self.costs.slowdown
 
     def _plan(self, schedule: ExchangeSchedule) -> Schedule:
         job, (steps, kind, beside) = self.job, schedule.arrays()
@@ -99,6 +109,7 @@ class Scenario:
             batch,
             LEASES_PER_S,
             FEW,
+            schedule.ahead,
             schedule.begins,
             schedule.bound,
             schedule.quorum,
@@ -145,11 +156,11 @@ class Scenario:
             schedule.fetched,
             0.0 if grouped else ASKED * fleet.shards,
             others if host.link is not None else 0.0,
-            0.0 if math.isinf(host.crosses) else costs.slowdown / host.crosses,
+            0.0 if math.isinf(host.crosses) else self.slowdown / host.crosses,
             0.0 if grouped else factor * (costs.push_call_s + pushed * costs.push_byte_s),
             0.0 if grouped else factor * (costs.fetch_call_s + fetched * costs.fetch_byte_s),
             0.0 if grouped else factor * (fleet.shards * costs.client_call_s + both * costs.client_byte_s),
-            0.0 if grouped else costs.trips,
+            0.0 if grouped else costs.lockstep_trips if self.in_lockstep else costs.trips,
             first if machines[first]["processors"] else -1,
             costs.lease_s / max(1e-3, 1 - load),
             costs.join_s,
@@ -187,14 +198,17 @@ def all_local(fleet: Fleet) -> bool:
     return len(fleet.groups) == 1 and group.machines == 1 and group.link is None
 
 
-def _spread(fleet: Fleet) -> float:
-    """Of a mini-batch's time: the mean over the workers, as one table stands for all."""
-    workers = [(group.machines * group.workers, group.spread) for group in fleet.groups]
-    return sum(count * spread for count, spread in workers) / fleet.workers
+def _spread(fleet: Fleet, costs: Costs) -> float:
+    """Of a mini-batch's time, with the operating system's: the mean over the workers, as one table stands for all."""
+    found = 0.0
+    for group in fleet.groups:
+        if group.workers and group.step is not None:
+            found += group.machines * group.workers * math.hypot(group.spread, costs.jitter_s / group.step)
+    return found / fleet.workers
 
 
 def _machines(fleet: Fleet) -> tuple[np.ndarray, list[int]]:
-    """Records of all machines, and the first one of each group; then one of each host, where several groups share it."""
+    """Records of all machines, and the first one of each group; then one of each host that several groups share."""
     hosts = list(dict.fromkeys(group.host for group in fleet.groups if group.host is not None))
     count = sum(group.machines for group in fleet.groups)
     machines = np.zeros(count + len(hosts), MACHINE)
@@ -229,8 +243,9 @@ def _queued(group: Group, processes: int) -> int:
 
 def _replicas(scenario: Scenario, machines: np.ndarray, places: list[int]) -> np.ndarray:
     """Records of all workers."""
-    fleet, costs = scenario.fleet, scenario.costs
+    fleet = scenario.fleet
     replicas = np.zeros(fleet.workers, REPLICA)
+    replicas["fetched"] = replicas["older"] = -1
     hosts = list(dict.fromkeys(group.host for group in fleet.groups if group.host is not None))
     shards_latency_s = max(group.latency for group in fleet.groups if group.shards)
     random = np.array([scenario.seed ^ 0x5DEECE66D], np.uint64)
@@ -248,7 +263,7 @@ def _replicas(scenario: Scenario, machines: np.ndarray, places: list[int]) -> np
         replicas["step_s"][own] = group.step * factors
         replicas["busy_s"][own] = group.step * group.busy * factors
         replicas["own"][own] = 1 - local
-        replicas["link_s"][own] = 0.0 if math.isinf(group.crosses) else costs.slowdown / group.crosses
+        replicas["link_s"][own] = 0.0 if math.isinf(group.crosses) else scenario.slowdown / group.crosses
         replicas["latency_s"][own] = 0.0 if local == 1 else group.latency + shards_latency_s
         begun += group.machines * group.workers
     return replicas

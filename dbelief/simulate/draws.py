@@ -8,7 +8,9 @@ fused or reordered by the compiler.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 
@@ -39,8 +41,7 @@ def lognormal(variation: float) -> np.ndarray:
     return _table(lambda share: math.exp(sigma * normal.inv_cdf(share) - sigma * sigma / 2))
 
 
-def _table(quantile: object) -> np.ndarray:
-    assert callable(quantile)
+def _table(quantile: Callable[[float], float]) -> np.ndarray:
     values = [quantile((place + _HALF) / ENTRIES) for place in range(ENTRIES)]
     mean = math.fsum(values) / ENTRIES  # the last entry stands for a tail
     return np.array([round(value / mean, _DIGITS) for value in values])
@@ -58,11 +59,6 @@ def uniform(state: np.ndarray) -> float:
 
 
 @inlined
-def drawn(state: np.ndarray, table: np.ndarray) -> float:
+def drawn(state: np.ndarray, table: np.ndarray) -> Any:
     """A number of a distribution: one of its table's entries."""
     return table[int(uniform(state) * len(table))]
-
-
-def state_of(seed: int) -> np.ndarray:
-    """The state of a generator, (1,) uint64."""
-    return np.array([seed], np.uint64)

@@ -357,6 +357,7 @@ def _fail(world: Any, replicas: Any, machines: Any, queue: Any, trace: Any, numb
             replica.alive, replica.flying, replica.waits = 0, 0, NOTHING
             replica.pending, replica.sent, replica.left, replica.granted = 0, 0, 0, 0
             replica.place, replica.stage, replica.fresh, replica.served = 0, JOIN, 1, FAILED
+            replica.fetched, replica.older = -1, -1
             record(world, trace, LOST, who, at_s)
             put(queue, at_s + machine.returns_s, who, replica.incarnation)
             put(queue, at_s + world.failures.fence_s, who + 2 * len(replicas), replica.incarnation)

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dbelief.core.reduction_tree import named
 from dbelief.errors import UserError
 from dbelief.job import Asynchronous, Diloco, Downpour, Elastic, Job, Sandblaster, SyncSgd
+from dbelief.job.strategies.synchronous import Reduction
+from dbelief.plan.allreduce_cost import Link
 from dbelief.plan.communication_cost import predict
 from dbelief.plan.shard_traffic import fetched_bytes, pushed_bytes
 
@@ -32,6 +35,10 @@ class ExchangeSchedule:
         Bytes of an exchange.
     begins
         Whether a lease begins with a fetch.
+    ahead
+        See `Schedule`.
+    summed
+        Bytes that all workers send for a sum among themselves.
     bound, quorum, grace, grace_s, sum_s
         See `Schedule`.
     """
@@ -42,6 +49,8 @@ class ExchangeSchedule:
     pushed: float
     fetched: float
     begins: bool = True
+    ahead: bool = False
+    summed: float = 0.0
     bound: int = -1
     quorum: int = 0
     grace: float = 0.0
@@ -111,7 +120,8 @@ def _downpour(strategy: Downpour | Asynchronous | SyncSgd, pushed: float, fetche
         pushed,
         fetched,
         not strategy.overlap,
-        bound=-1 if not bound else bound,
+        ahead=strategy.overlap,
+        bound=bound or -1,
         quorum=ALL if bound == 0 else 0,
     )
 
@@ -137,12 +147,21 @@ def _in_group(
     job: Job, strategy: SyncSgd | Elastic, period: int, parameters: int, workers: int, latency_s: float, byte_s: float
 ) -> ExchangeSchedule:
     """Sums that the workers make among themselves."""
-    from dbelief.plan.allreduce_cost import Link
-
     reduction = strategy.reduction
     size = (2 if reduction.wire else 4) * parameters
-    link = Link(latency_s, byte_s)
-    found = predict(reduction.way, workers, size, parameters, link, reduction.chunk, reduction.arity)
+    sum_s = _sum_s(reduction, workers, size, parameters, latency_s, byte_s) if workers > 1 else 0.0
+    summed = 2.0 * (workers - 1) * size  # of every way: what is sent by one rank instead of another
     return ExchangeSchedule(
-        (period,), (PUSH,), (0,), 0.0, 0.0, begins=False, quorum=ALL, sum_s=max(found.seconds, 1e-9)
+        (period,), (PUSH,), (0,), 0.0, 0.0, begins=False, summed=summed, quorum=ALL, sum_s=max(sum_s, 1e-9)
     )
+
+
+def _sum_s(reduction: Reduction, ranks: int, size: float, numbers: int, latency_s: float, byte_s: float) -> float:
+    """Seconds of a sum: those of its bytes, by the formulas of `allreduce_cost`, and the latency of its longest path.
+
+    Messages of several ranks to one are on their way at the same time, so that the latency counts by levels.
+    """
+    bytes_s = predict(reduction.way, ranks, size, numbers, Link(0.0, byte_s), reduction.chunk, reduction.arity).seconds
+    tree = None if reduction.way == "ring" else named(reduction.way, ranks, reduction.arity)
+    levels = ranks - 1 if tree is None else max(tree.depth(rank) for rank in range(ranks))
+    return bytes_s + 2 * levels * latency_s

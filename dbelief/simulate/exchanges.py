@@ -41,13 +41,13 @@ FETCHED, PUSHED, LOST, ROUND = range(4)
 def exchange(world: Any, replicas: Any, machines: Any, queue: Any, who: int, kind: int, at_s: float) -> None:
     """Begin an exchange: its bytes on the links to the shards."""
     replica, service, servers, totals = replicas[who], world.service, world.servers, world.totals
-    replica.flying, replica.kind, replica.served = 1, kind, ON_WAY
+    replica.flying, replica.kind, replica.served, replica.pushed = 1, kind, ON_WAY, replica.base
     at_s = on_processor(machines, replica.station, at_s, service.client_s)
     size = service.asked + (service.pushed if kind & PUSH else 0.0)
     own_s, link_s = size * replica.own * replica.link_s, size * service.served * service.served_s
     servers.in_s = max(servers.in_s, at_s) + link_s
     arrives_s = max(at_s + own_s, servers.in_s) + service.trips * replica.latency_s
-    totals[SENT] += size
+    totals[SENT] += size - service.asked
     totals[LINK_IN_S] += link_s
     totals[OWN_LINK_S] += own_s
     put(queue, arrives_s, who + len(replicas), replica.incarnation)
@@ -62,7 +62,7 @@ def serve(world: Any, replicas: Any, machines: Any, queue: Any, trace: Any, who:
     done_s = _served(world, machines, at_s, busy_s)
     holds = False
     if kind & PUSH:
-        stale = servers.version - replica.base
+        stale = servers.version - replica.pushed
         totals[STALENESS] += stale
         totals[PUSHES] += 1
         world.staleness[min(stale, HISTOGRAM - 1)] += 1
@@ -89,7 +89,7 @@ def server_event(replicas: Any, machines: Any, event: int) -> int:
 
 
 @inlined
-def _served(world: Any, machines: Any, at_s: float, busy_s: float) -> float:
+def _served(world: Any, machines: Any, at_s: float, busy_s: float) -> Any:
     """When a shard has used so many processor seconds, after what came before."""
     servers = world.servers
     begun_s = max(at_s, servers.shard_s)
@@ -129,14 +129,18 @@ def end_round(world: Any, replicas: Any, machines: Any, queue: Any, trace: Any, 
 def answer(world: Any, replicas: Any, machines: Any, queue: Any, trace: Any, who: int, at_s: float) -> None:
     """Send a shard's answer."""
     replica, service, servers, totals = replicas[who], world.service, world.servers, world.totals
+    # A buffer that holds this version already gets nothing; with `ahead` there are two, in turn.
+    held = replica.older if world.plan.ahead == 1 else replica.fetched
+    brought = service.fetched if replica.kind & FETCH and servers.version != held else 0.0
     if replica.kind & FETCH or world.plan.quorum > 0:
-        replica.base = servers.version
+        replica.older = replica.fetched
+        replica.fetched = servers.version
     if replica.kind & FETCH:
         record(world, trace, FETCHED, who, at_s)
-    size = service.asked + (service.fetched if replica.kind & FETCH else 0.0)
+    size = service.asked + brought
     own_s, link_s = size * replica.own * replica.link_s, size * service.served * service.served_s
     servers.out_s = max(servers.out_s, at_s) + link_s
-    totals[RECEIVED] += size
+    totals[RECEIVED] += brought
     totals[LINK_OUT_S] += link_s
     totals[OWN_LINK_S] += own_s
     replica.served = ANSWERED

@@ -146,8 +146,8 @@ def outcome_of(scenario: Scenario, world: World) -> Outcome:
         int(totals[LEASES]),
         totals[STALENESS] / totals[PUSHES] if totals[PUSHES] else 0.0,
         _quantiles(record["staleness"]),
-        totals[SENT] / seconds,
-        totals[RECEIVED] / seconds,
+        (totals[SENT] + totals[ROUNDS] * scenario.schedule.summed) / seconds,
+        (totals[RECEIVED] + totals[ROUNDS] * scenario.schedule.summed) / seconds,
         min(1.0, totals[COMPUTED_S] / (seconds * scenario.fleet.workers)),
         use,
         max(use, key=lambda name: use[name]),
@@ -204,4 +204,5 @@ def _quantiles(histogram: np.ndarray) -> tuple[int, ...]:
 def rates(world: World) -> np.ndarray:
     """Samples a second in each part of the time, (BINS,)."""
     record = world.world[0]
-    return record["by_time"] / (float(record["plan"]["until_s"]) / BINS)
+    found: np.ndarray = record["by_time"] / (float(record["plan"]["until_s"]) / BINS)
+    return found

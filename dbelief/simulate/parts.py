@@ -38,6 +38,9 @@ REPLICA = np.dtype(
         ("granted_s", np.float64),
         # its work
         ("base", np.int64),  # version of the parameters that it computes with
+        ("pushed", np.int64),  # of those that its push was computed with
+        ("fetched", np.int64),  # of those that it has fetched last, and before; -1: none
+        ("older", np.int64),
         ("clock", np.int64),  # mini-batches that it has sent
         ("pending", np.int32),  # samples computed, not pushed
         ("sent", np.int32),  # samples pushed, not acknowledged
@@ -92,6 +95,8 @@ class Schedule(NamedTuple):
         Mini-batches of a lease of the job's size; samples of a mini-batch.
     paced_per_s, few
         Leases per second that all replicas together ask for, by larger leases, where they are more than `few`.
+    ahead
+        Whether the parameters that an exchange brings are for the segment after the one that it travels beside.
     begins
         Whether each lease begins with a fetch; else only the first of an incarnation does.
     bound
@@ -116,6 +121,7 @@ class Schedule(NamedTuple):
     batch: int
     paced_per_s: float
     few: int
+    ahead: bool
     begins: bool
     bound: int
     quorum: int

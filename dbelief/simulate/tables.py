@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from statistics import median
 
 from rich.console import Group as Blocks
 from rich.console import RenderableType
@@ -14,6 +15,8 @@ from dbelief.job import Sandblaster
 from dbelief.monitor.format import duration, plural, si
 from dbelief.monitor.status_table import facts_of
 
+from .calibrate import MEASURES, MeasuredJob
+from .costs import Costs
 from .description import Scenario
 from .outcome import QUANTILES, SATURATED, Outcome
 
@@ -64,3 +67,20 @@ def _saturated(outcome: Outcome) -> str:
         return ": more workers bring more"
     share = outcome.use[outcome.saturates]
     return ": more workers bring nothing" if share > SATURATED else f", {100 * share:.0f} %"
+
+
+def calibration(costs: Costs, runs: Sequence[MeasuredJob], others: Sequence[MeasuredJob]) -> RenderableType:
+    """Errors on the runs that the costs were fitted to, and on others."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("run", *MEASURES):
+        table.add_column(column, justify="left" if column == "run" else "right")
+    for name, some in (("fitted", runs), ("not seen", others)):
+        errors: list[float] = []
+        for one in some:
+            found = one.errors(costs)
+            errors += [abs(value) for value in found.values()]
+            cells = (f"{100 * found[measure]:+.1f} %" if measure in found else "" for measure in MEASURES)
+            table.add_row(one.name, *cells)
+        if errors:
+            table.add_row(f"median, {name}", f"{100 * median(errors):.1f} %", style="bold")
+    return table
