@@ -55,7 +55,7 @@ def compute(world: Any, replicas: Any, machines: Any, who: int, at_s: float, ste
     factor = 1.0 + (drawn(world.random, world.step_table) - 1.0) / math.sqrt(steps)
     busy_s, alone_s = replica.busy_s * steps * factor, replica.step_s * steps * factor
     done_s = on_processor(machines, replica.station, at_s, busy_s) + (alone_s - busy_s)
-    totals[COMPUTED_S] += done_s - at_s
+    totals[COMPUTED_S] += alone_s
     totals[PROCESSORS_S] += busy_s
     return done_s
 

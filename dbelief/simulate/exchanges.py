@@ -157,12 +157,13 @@ def answer(world: Any, replicas: Any, machines: Any, queue: Any, trace: Any, who
 @inlined
 def acknowledge(world: Any, replicas: Any, who: int, at_s: float) -> None:
     """Count what a push has brought, and the wait for it."""
-    replica, by_time, totals = replicas[who], world.by_time, world.totals
+    replica, totals = replicas[who], world.totals
     replica.flying = 0
-    totals[SAMPLES] += replica.sent
-    totals[LAST_S] = max(totals[LAST_S], at_s)
-    replica.samples += replica.sent
-    by_time[min(int(at_s / world.plan.until_s * BINS), BINS - 1)] += replica.sent
+    if at_s <= world.plan.until_s:
+        totals[SAMPLES] += replica.sent
+        totals[LAST_S] = max(totals[LAST_S], at_s)
+        replica.samples += replica.sent
+        world.by_time[min(int(at_s / world.plan.until_s * BINS), BINS - 1)] += replica.sent
     replica.sent = 0
     if replica.waits == EXCHANGE or replica.waits == FIRST_FETCH:
         totals[WAITED_S] += at_s - replica.since_s
