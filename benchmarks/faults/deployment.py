@@ -39,9 +39,9 @@ class Counter:
         (monotonic time in s, value).
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self.looks: list[tuple[float, float]] = []
-        self._port = port
+        self._host, self._port = host, port
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -53,7 +53,7 @@ class Counter:
 
     def _look(self) -> float | None:
         """One look; None while the worker does not answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=1.0)
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=1.0)
         try:
             connection.request("GET", f"/metrics?name[]={SAMPLES}")
             lines = connection.getresponse().read().decode().splitlines()
