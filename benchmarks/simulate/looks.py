@@ -21,7 +21,7 @@ from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
 from benchmarks.faults.deployment import Counter
-from benchmarks.harness import runs
+from benchmarks.harness import checkout, runs
 from dbelief.errors import RuntimeFailure
 from dbelief.monitor.status import JobLocation, get_status
 from dbelief.process.terminal.console import host_and_port
@@ -40,7 +40,8 @@ class Onlooker:
 
     def __init__(self, run: runs.Run, prefix: Sequence[str], coordinator: str, workers: Sequence[str] = ()) -> None:
         command = [*prefix, sys.executable, "-m", "benchmarks.simulate.looks", coordinator, *workers]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=checkout.ROOT)
         run.started.append(self.process)
         self._selector = DefaultSelector()
         assert self.process.stdout is not None

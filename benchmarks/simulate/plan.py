@@ -77,8 +77,12 @@ LONGEST_ROUND_S, LONGEST_TRAVEL_S = 2.0, 1.5
 """Between two exchanges of a worker, and of one exchange where all have theirs at once: a run has dozens."""
 AWAY_S = (0.0, 0.0, 8.0)
 """Seconds until what was killed is started again; at 8 its heartbeats are missed before."""
+PACED = ((2,), (1, 3))
+"""Which of a part's loads of a coordinator are paced; others are closed loops."""
 PACES_S = (5.0, 10.0)
-MEMBERS = (16, 64, 256, 1_000)
+MEMBERS = (16, 32, 64, 128, 256, 512)
+MOST_MEMBERS = 1_000
+"""Of the first paced load of each part, and of the last one to be predicted."""
 
 
 @dataclass(frozen=True)
@@ -217,8 +221,10 @@ def _drafts(place: int, rng: random.Random) -> list[_Draft]:
         for draft in fits[: KILLS[role][place]]:
             draft.killed = role
             free.remove(draft)
-    for number, draft in enumerate(one for one in drafts if one.kind == COORDINATOR):
-        draft.fields = {"paced": number % 3 == 2, "most": number == 2}
+    loads = [draft for draft in drafts if draft.kind == COORDINATOR]
+    for number, (draft, count) in enumerate(zip(loads, rng.sample(MEMBERS, len(loads)), strict=True)):
+        most = number == PACED[place][0] or (place == 1 and number == len(loads) - 1)
+        draft.fields = {"paced": number in PACED[place], "members": MOST_MEMBERS if most else count}
     for number, draft in enumerate(one for one in drafts if one.kind == "sync-sgd"):
         draft.fields = {"way": ("tree", "ring", "server", "shards")[(number + place) % 4]}
     for number, draft in enumerate(one for one in drafts if one.kind == "diloco"):
@@ -227,7 +233,7 @@ def _drafts(place: int, rng: random.Random) -> list[_Draft]:
 
 
 def _coordinator(draft: _Draft, rng: random.Random) -> Configuration:
-    count = MEMBERS[-1] if draft.fields["most"] else rng.choice(MEMBERS)
+    count = draft.fields["members"]
     every_s = rng.choice(PACES_S) if draft.fields["paced"] else 0.0
     return Configuration(0, "", COORDINATOR, members.job(count), members=count, every_s=every_s)
 
@@ -274,7 +280,7 @@ def _drawn(draft: _Draft, rng: random.Random) -> Configuration:
 def _waits(draft: _Draft, rng: random.Random) -> tuple[float, ...]:
     """By worker; in a third of the jobs, and wherever a quorum is, the last one is a straggler."""
     quorum = draft.fields.get("quorum", False)
-    least = 3 if quorum else 2 if draft.killed or draft.kind == "sync-sgd" else 1
+    least = 3 if quorum else 2 if draft.killed or draft.kind in ("sync-sgd", SANDBLASTER) else 1
     if not draft.waiting:
         return (0.0,) * max(least, rng.choice((1, 2, 2, 3, 4, 6)))
     wait_s = round(0.02 * 10 ** rng.random(), 3)
@@ -323,7 +329,7 @@ def travel_s(made: Configuration) -> float:
     numbers, workers, strategy = NETWORKS[made.network].parameters, len(made.waits_s), made.job["strategy"]
     if strategy.get("form", "workers") == "workers" and made.kind == "sync-sgd":
         times = workers - 1 if strategy["reduction"]["way"] == "server" else 2
-        return 4.0 * numbers * times / made.link.bytes_per_s
+        return float(4.0 * numbers * times / made.link.bytes_per_s)
     wire = made.job["wire"]
     pushed, pulled = (PUSHED[wire.get(way, "fp32")] for way in ("push", "pull"))
-    return max(pushed, pulled) * numbers * workers / made.job["shards"] / made.link.bytes_per_s
+    return float(max(pushed, pulled) * numbers * workers / made.job["shards"] / made.link.bytes_per_s)

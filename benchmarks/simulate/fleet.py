@@ -1,0 +1,73 @@
+"""The machines of a configuration, as a user writes them in a fleet file for `dbelief simulate`.
+
+A worker that waits is a machine of its own with one processor, of which its mini-batch takes as long as it waits and
+computes. Groups that share this machine's processors have the same `host`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Any
+
+from benchmarks.simulate.deployed_job import Places
+from benchmarks.simulate.plan import COORDINATOR, Configuration
+from benchmarks.simulate.step_alone import StepAlone
+
+HOST = "here"
+
+
+def fleet_of(one: Configuration, alone: StepAlone | None) -> dict[str, Any]:
+    """The fleet file's content; `alone`: of the job's mini-batch, None where its members train nothing."""
+    cores = os.cpu_count() or 1
+    if one.kind == COORDINATOR:
+        served = {"machines": 1, "workers": 0, "shards": 1, "coordinator": True, "processors": cores, "host": HOST}
+        step = {"step": f"{one.every_s / members_steps(one):g}s"} if one.every_s else {}
+        return {"groups": [{"name": "servers", **served}, {"name": "members", **_members(one), **step}]}
+    assert alone is not None
+    if one.link is None and not one.waiting:
+        whole = {"machines": 1, "workers": len(one.waits_s), "shards": one.job["shards"], "coordinator": True}
+        return {"groups": [{"name": "machine", **whole, "processors": cores, **_step(0.0, alone)}]}
+    if one.link is None:
+        shards = {"machines": 1, "workers": 0, "shards": one.job["shards"], "coordinator": True}
+        rows: list[dict[str, Any]] = [{**shards, "processors": cores, "host": HOST}]
+        for wait_s, same in itertools.groupby(one.waits_s):
+            own = {"workers": 1, "shards": 0, "coordinator": False, "processors": 1}
+            rows.append({"machines": len(list(same)), **own, **_step(wait_s, alone), "host": HOST})
+    else:
+        rows = _hosts(one, alone)
+    return {"groups": [{"name": f"group-{number}", **row} for number, row in enumerate(rows)]}
+
+
+def members_steps(one: Configuration) -> int:
+    """Mini-batches in a lease of the simulated members."""
+    strategy = one.job["strategy"]
+    return int(strategy["lease"] // strategy["batch"])
+
+
+def _members(one: Configuration) -> dict[str, Any]:
+    return {"machines": one.members, "workers": 1, "shards": 0, "coordinator": False, "processors": 1, "host": HOST}
+
+
+def _step(wait_s: float, alone: StepAlone) -> dict[str, Any]:
+    """Fields of a mini-batch's time; the waiting has no spread."""
+    step_s = wait_s + alone.seconds
+    return {"step": f"{1e3 * step_s:.4g}ms", "spread": round(alone.spread * alone.seconds / step_s, 4)}
+
+
+def _hosts(one: Configuration, alone: StepAlone) -> list[dict[str, Any]]:
+    """Groups of hosts on links, with equal ones that follow each other together; followers are shards too."""
+    assert one.link is not None
+    places, link = Places.of(one), one.link
+    rows: list[dict[str, Any]] = []
+    for host in range(1, places.count + 1):
+        mine = [wait_s for place, wait_s in zip(places.workers, one.waits_s, strict=True) if place == host]
+        shards = sum(place == host for place in places.shards)
+        row = {"workers": len(mine), "shards": shards, "coordinator": host == 1, "processors": 1}
+        row |= _step(mine[0], alone) if mine else {}
+        row |= {"link": f"{link.rate_mbit:g}Mbit", "latency": f"{link.delay_ms:g}ms", "host": HOST}
+        if rows and rows[-1].items() >= row.items():
+            rows[-1]["machines"] += 1
+        else:
+            rows.append({"machines": 1, **row})
+    return rows
