@@ -32,7 +32,7 @@ def fleet_of(one: Configuration, alone: StepAlone | None) -> dict[str, Any]:
         shards = {"machines": 1, "workers": 0, "shards": one.job["shards"], "coordinator": True}
         rows: list[dict[str, Any]] = [{**shards, "processors": cores, "host": HOST}]
         for wait_s, same in itertools.groupby(one.waits_s):
-            own = {"workers": 1, "shards": 0, "coordinator": False, "processors": 1}
+            own: dict[str, Any] = {"workers": 1, "shards": 0, "coordinator": False, "processors": 1}
             rows.append({"machines": len(list(same)), **own, **_step(wait_s, alone), "host": HOST})
     else:
         rows = _hosts(one, alone)
@@ -63,7 +63,7 @@ def _hosts(one: Configuration, alone: StepAlone) -> list[dict[str, Any]]:
     for host in range(1, places.count + 1):
         mine = [wait_s for place, wait_s in zip(places.workers, one.waits_s, strict=True) if place == host]
         shards = sum(place == host for place in places.shards)
-        row = {"workers": len(mine), "shards": shards, "coordinator": host == 1, "processors": 1}
+        row: dict[str, Any] = {"workers": len(mine), "shards": shards, "coordinator": host == 1, "processors": 1}
         row |= _step(mine[0], alone) if mine else {}
         row |= {"link": f"{link.rate_mbit:g}Mbit", "latency": f"{link.delay_ms:g}ms", "host": HOST}
         if rows and rows[-1].items() >= row.items():

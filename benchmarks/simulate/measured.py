@@ -58,8 +58,7 @@ def speed(events: Iterable[Mapping[str, Any]], begin_s: float, end_s: float) -> 
     seen = [one for one in events if one["event"] == "progress" and begin_s <= one["elapsed_s"] <= end_s]
     if len(seen) < LEAST_EVENTS:
         return None
-    line = statistics.linear_regression([one["elapsed_s"] for one in seen], [one["samples"] for one in seen])
-    return float(line.slope)
+    return float(statistics.linear_regression([e["elapsed_s"] for e in seen], [e["samples"] for e in seen]).slope)
 
 
 def passes_speed(events: Iterable[Mapping[str, Any]], begin_s: float, end_s: float) -> float | None:
@@ -128,3 +127,9 @@ def bytes_per_s(rows: Sequence[Mapping[str, Any]], way: str, samples_per_s: floa
     """
     moved, samples = sum(row[way] for row in rows), sum(row.get("samples", 0) for row in rows)
     return float(moved / samples * samples_per_s if samples else moved / window_s)
+
+
+def group_bytes(traffic: Mapping[str, Any]) -> float:
+    """Bytes that all workers of a group send each other in a step, from the run's `reduction.json`: a mean."""
+    steps = max(worker["steps"] for worker in traffic["workers"])
+    return float(sum(edge["bytes"] for edge in traffic["edges"]) / steps)

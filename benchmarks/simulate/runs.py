@@ -4,7 +4,8 @@
         [--seconds 20]
 
 Each configuration runs for so many seconds after all its workers train, in an order that the seed draws too. A folder
-of its own, FOLDER/NN, gets job.yaml and fleet.yaml, as a user would write them, and run.json, whose fields are:
+of its own, FOLDER/NN, gets job.yaml and fleet.yaml, as a user would write them, the job's events.jsonl, and run.json,
+whose fields are:
 
     configuration   what was run (plan.py)
     measured        samples/s, mean staleness in versions, bytes of all workers a second; seconds from the kill until
@@ -15,7 +16,7 @@ of its own, FOLDER/NN, gets job.yaml and fleet.yaml, as a user would write them,
     others          those in use by other programs of this machine: where they are many, the run was disturbed
     step            seconds of a mini-batch alone on a processor, and their spread
     failover        the kill, and what happened after it
-    error           why there is no measurement; null else
+    error           why there is no measurement, after two attempts; null else (failures: of all attempts)
 
 What is in the folder is not run again. Where a process is killed, this happens after what is measured without it. Runs
 on links are left out where DBELIEF_HOSTNET names no program that makes hosts.
@@ -46,13 +47,16 @@ from dbelief.job import build_job
 from dbelief.job.document.yaml_document import to_yaml
 
 FOLDER = Path("runs/simulate")
-RUN, JOB, FLEET = "run.json", "job.yaml", "fleet.yaml"
+RUN, JOB, FLEET, EVENTS = "run.json", "job.yaml", "fleet.yaml", "events.jsonl"
+ATTEMPTS = 2
+"""On a busy machine a member may miss its heartbeats before training begins, and ends."""
 FIRST_STEPS, SETTLED_S = 3, 2.0
 """Mini-batches of each worker, and the time after them, which do not count."""
 USUAL_S, AFTER_S, WATCHED_S = 2.0, 4.0, 25.0
 """Seconds that the counters are read before a kill, after the role serves again, and after a kill at most."""
 KILLED_SHARE = 0.6
 """Of the seconds, the part before the kill."""
+LEASE_S = 30.0
 LOAD_SHARE = 0.5
 """Of the seconds, for a coordinator's load in a closed loop."""
 
@@ -60,12 +64,15 @@ LOAD_SHARE = 0.5
 def run(one: Configuration, seconds: float, hostnet: Path | None) -> dict[str, Any]:
     """The record of a configuration; `error` has why there are no figures."""
     began_s = time.monotonic()
-    record: dict[str, Any] = {"configuration": one.to_dict(), "name": one.name, "error": None}
-    try:
-        record |= _figures(one, seconds, hostnet)
-    except (Exception, SystemExit) as error:
-        record["error"] = f"{type(error).__name__}: {error}"
-    return {**record, "took_s": round(time.monotonic() - began_s, 1)}
+    record: dict[str, Any] = {"configuration": one.to_dict(), "name": one.name}
+    errors: list[str] = []
+    while len(errors) < ATTEMPTS and "measured" not in record:
+        try:
+            record |= _figures(one, seconds, hostnet)
+        except (Exception, SystemExit) as failure:
+            errors.append(f"{type(failure).__name__}: {failure}")
+    error = None if "measured" in record else errors[-1]
+    return {**record, "error": error, "failures": errors, "took_s": round(time.monotonic() - began_s, 1)}
 
 
 def _figures(one: Configuration, seconds: float, hostnet: Path | None) -> dict[str, Any]:
@@ -84,6 +91,7 @@ def _figures(one: Configuration, seconds: float, hostnet: Path | None) -> dict[s
             failover = _killed(deployed, one, found["measured"]["samples_per_s"])
             found["failover"] = failover
             found["measured"] |= {name: failover[name] for name in ("failover_s", "recovered_s")}
+        found["events"] = deployed.events()
     return found
 
 
@@ -103,7 +111,10 @@ def _window(deployed: DeployedJob, one: Configuration, seconds: float) -> dict[s
         speed = measured.speed(events, begin_s, end_s)
     if speed is None:
         raise SystemExit(f"too few events in {end_s - begin_s:.0f} s for a speed")
-    moved = {f"bytes_{way}_per_s": measured.bytes_per_s(rows, way, speed, took_s) for way in ("sent", "received")}
+    grouped = _grouped(deployed, one, speed)
+    moved = {
+        f"bytes_{way}_per_s": measured.bytes_per_s(rows, way, speed, took_s) + grouped for way in ("sent", "received")
+    }
     figures = {"samples_per_s": speed, "staleness_mean": measured.staleness(before, after), **moved}
     kept = ("samples", "staleness", "staleness_mean", "lease_samples", "rounds", "batch")
     return {
@@ -114,6 +125,20 @@ def _window(deployed: DeployedJob, one: Configuration, seconds: float) -> dict[s
         "others": others,
         "statuses": [{name: status[name] for name in kept} for status in (before, after)],
     }
+
+
+def _grouped(deployed: DeployedJob, one: Configuration, samples_per_s: float) -> float:
+    """Bytes a second between the workers of a group; 0 where they exchange with the shards only.
+
+    They report them at the end of a lease.
+    """
+    strategy = build_job(dict(one.job), Path()).strategy
+    if not strategy.grouped:
+        return 0.0
+    file = deployed.run.run / "reduction.json"
+    wait_for(lambda: file.exists() or None, "the traffic of a group", LEASE_S)
+    steps_per_s: float = samples_per_s / (one.job["strategy"]["batch"] * len(one.waits_s))
+    return measured.group_bytes(json.loads(file.read_text())) * steps_per_s
 
 
 def _killed(deployed: DeployedJob, one: Configuration, usual: float) -> dict[str, Any]:
@@ -165,6 +190,8 @@ def write(folder: Path, one: Configuration, record: dict[str, Any]) -> None:
     (mine / JOB).write_text(to_yaml(dict(one.job)))
     if (fleet := record.pop("fleet", None)) is not None:
         (mine / FLEET).write_text(to_yaml(fleet))
+    events = record.pop("events", [])
+    (mine / EVENTS).write_text("".join(f"{json.dumps(event)}\n" for event in events))
     (mine / RUN).write_text(json.dumps(record, indent=1))
 
 
