@@ -69,7 +69,7 @@ def passes_speed(events: Iterable[Mapping[str, Any]], begin_s: float, end_s: flo
     ended = [one for one in events if one["event"] == "pass" and begin_s <= one["elapsed_s"] <= end_s]
     if len(ended) < 2:
         return None
-    return float(sum(one["samples"] for one in ended[1:])) / (ended[-1]["elapsed_s"] - ended[0]["elapsed_s"])
+    return float(sum(one["samples"] for one in ended[1:]) / (ended[-1]["elapsed_s"] - ended[0]["elapsed_s"]))
 
 
 def rows_of(found: Measurements) -> list[dict[str, Any]]:
