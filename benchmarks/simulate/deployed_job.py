@@ -175,7 +175,9 @@ def deployed_job(one: Configuration, seconds: float, hostnet: Path | None) -> It
             delay = ("--delay-ms", f"{one.link.delay_ms:g}")
             stack.enter_context(hosts.network(hostnet, used.prefix, count, one.link.rate_mbit, seconds, *delay))
         try:
-            yield DeployedJob(run, one, used)
+            deployed = DeployedJob(run, one, used)
+            stack.callback(deployed.onlooker.close)
+            yield deployed
         finally:
             for process in run.started:
                 process.kill()

@@ -1,8 +1,7 @@
 """A process on a host of a job that reads the job's status, and the workers' counters of samples, when it is asked to.
 
-    python -m benchmarks.simulate.looks COORDINATOR [WORKER...]
-
-COORDINATOR and each WORKER (its metrics) are HOST:PORT. It answers each line of its input with a line of JSON:
+Its arguments are the addresses, HOST:PORT, of the coordinator and of the workers' metrics. It answers each line of its
+input with a line of JSON:
 
     status    what `dbelief status --json` prints; null where no coordinator answers
     count     null; the counters are read from then on
@@ -39,7 +38,8 @@ class Onlooker:
     """
 
     def __init__(self, run: runs.Run, prefix: Sequence[str], coordinator: str, workers: Sequence[str] = ()) -> None:
-        command = [*prefix, sys.executable, "-m", "benchmarks.simulate.looks", coordinator, *workers]
+        program = f"import {__name__} as looks; looks.main()"
+        command = [*prefix, sys.executable, "-c", program, coordinator, *workers]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=checkout.ROOT)
         run.started.append(self.process)
@@ -64,6 +64,7 @@ class Onlooker:
         """End it."""
         self._selector.close()
         self.process.kill()
+        self.process.communicate()  # closes its pipes
 
 
 def main() -> None:
@@ -90,7 +91,3 @@ def main() -> None:
         print(json.dumps(answers[line.strip()]()), flush=True)
     for counter in counters:
         counter.close()
-
-
-if __name__ == "__main__":
-    main()

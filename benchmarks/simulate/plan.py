@@ -46,6 +46,8 @@ ROWS = {"source": "synthetic", "kind": "classes", "samples": 100_000, "features"
 WIDE_ROWS = {**ROWS, "samples": 20_000, "features": 784}
 DIGITS = {"source": "digits"}
 """None of them needs a file: the product has the digits."""
+HARD = 3.0
+"""Noise for a batch method, which would find the best parameters of easy data, and end."""
 IMAGE = {"image": {"height": 8, "width": 8}}
 CLASSES = {"dense": 10}
 
@@ -259,11 +261,13 @@ def _drawn(draft: _Draft, rng: random.Random) -> Configuration:
         rate, delay = round(10 * 20 ** rng.random()), round(20 ** rng.random(), 1)
         link = SlowNet(rate, delay, apart=rng.random() < 0.5)
     kill = PlannedKill(killed, rng.choice(AWAY_S)) if killed else None
+    if kind == SANDBLASTER and draft.network == "digits":
+        draft.network = "wide"
     network = NETWORKS[draft.network]
     job = {
         "name": "simulate",
         "model": {"layers": list(network.layers), "loss": LOSS},
-        "data": dict(network.data),
+        "data": {**network.data, "noise": HARD} if kind == SANDBLASTER else dict(network.data),
         "strategy": strategy,
         "wire": wire,
         "limits": {"wall_s": 36_000},

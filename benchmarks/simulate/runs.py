@@ -15,7 +15,7 @@ whose fields are:
     processors      processors in use by each process of the run
     others          those in use by other programs of this machine: where they are many, the run was disturbed
     step            seconds of a mini-batch alone on a processor, and their spread
-    failover        the kill, and what happened after it
+    failover        the kill, and what happened after it in watched_s seconds
     error           why there is no measurement, after two attempts; null else (failures: of all attempts)
 
 What is in the folder is not run again. Where a process is killed, this happens after what is measured without it. Runs
@@ -164,8 +164,15 @@ def _killed(deployed: DeployedJob, one: Configuration, usual: float) -> dict[str
     with contextlib.suppress(TimeoutError):
         served = wait_for(serves, "the role", WATCHED_S - one.kill.away_s)
         time.sleep(AFTER_S)
+    watched_s = round(time.monotonic() - at_s, 1)
     back_s, phases = recovered_s(kill, looks(), usual), phases_of(kill, deployed.events())
-    return {**dataclasses.asdict(kill), "failover_s": served, "recovered_s": back_s, "phases": phases}
+    return {
+        **dataclasses.asdict(kill),
+        "failover_s": served,
+        "recovered_s": back_s,
+        "watched_s": watched_s,
+        "phases": phases,
+    }
 
 
 def ordered(configurations: Sequence[Configuration], seed: int) -> list[Configuration]:
