@@ -32,10 +32,10 @@ def fleet_of(one: Configuration, alone: StepAlone | None) -> dict[str, Any]:
         shards = {"machines": 1, "workers": 0, "shards": one.job["shards"], "coordinator": True}
         rows: list[dict[str, Any]] = [{**shards, "processors": cores, "host": HOST}]
         for wait_s, same in itertools.groupby(one.waits_s):
-            own: dict[str, Any] = {"workers": 1, "shards": 0, "coordinator": False, "processors": 1}
+            own: dict[str, Any] = {"workers": 1, "shards": 0, "coordinator": False, "processors": cores}
             rows.append({"machines": len(list(same)), **own, **_step(wait_s, alone), "host": HOST})
     else:
-        rows = _hosts(one, alone)
+        rows = _hosts(one, alone, cores)
     return {"groups": [{"name": f"group-{number}", **row} for number, row in enumerate(rows)]}
 
 
@@ -52,10 +52,11 @@ def _members(one: Configuration) -> dict[str, Any]:
 def _step(wait_s: float, alone: StepAlone) -> dict[str, Any]:
     """Fields of a mini-batch's time; the waiting has no spread."""
     step_s = wait_s + alone.seconds
-    return {"step": f"{1e3 * step_s:.4g}ms", "spread": round(alone.spread * alone.seconds / step_s, 4)}
+    busy = alone.seconds / step_s
+    return {"step": f"{1e3 * step_s:.4g}ms", "busy": round(busy, 6), "spread": round(alone.spread * busy, 4)}
 
 
-def _hosts(one: Configuration, alone: StepAlone) -> list[dict[str, Any]]:
+def _hosts(one: Configuration, alone: StepAlone, cores: int) -> list[dict[str, Any]]:
     """Groups of hosts on links, with equal ones that follow each other together; followers are shards too."""
     assert one.link is not None
     places, link = Places.of(one), one.link
@@ -63,7 +64,7 @@ def _hosts(one: Configuration, alone: StepAlone) -> list[dict[str, Any]]:
     for host in range(1, places.count + 1):
         mine = [wait_s for place, wait_s in zip(places.workers, one.waits_s, strict=True) if place == host]
         shards = sum(place == host for place in places.shards)
-        row: dict[str, Any] = {"workers": len(mine), "shards": shards, "coordinator": host == 1, "processors": 1}
+        row: dict[str, Any] = {"workers": len(mine), "shards": shards, "coordinator": host == 1, "processors": cores}
         row |= _step(mine[0], alone) if mine else {}
         row |= {"link": f"{link.rate_mbit:g}Mbit", "latency": f"{link.delay_ms:g}ms", "host": HOST}
         if rows and rows[-1].items() >= row.items():

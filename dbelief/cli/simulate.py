@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from dbelief.errors import UserError
-from dbelief.job import Job, PythonModel, Sandblaster, ScriptModel, load_job
+from dbelief.job import Job, PythonModel, ScriptModel, load_job
 from dbelief.job.document import quantities
 from dbelief.plan import make_plan
 from dbelief.plan.sample import sample_of
@@ -113,7 +113,7 @@ def _parameters(job: Job, job_file: Path) -> int:
 
 def _samples(job: Job) -> int:
     """Samples of the training set; 0 where only a stream or a script knows them."""
-    if isinstance(job.model, ScriptModel | PythonModel) or isinstance(job.strategy, Sandblaster):
+    if isinstance(job.model, ScriptModel | PythonModel):
         return 0
     data = sample_of(job).data
     return len(data.train) if data is not None and data.train is not None else 0

@@ -37,14 +37,14 @@ class Costs:
         where all exchange at the same time.
     slowdown, lockstep_slowdown
         Time of bytes on a link, as a multiple of that at its rate: packets are lost where many exchange at a time.
-    shard_failover_s, restore_byte_s
-        Until a follower serves, by the wall, beyond the lease `deadlines.lease_s`; of a shard's bytes that are read.
-    coordinator_failover_s
-        Until a coordinator that stood by, or was started again, grants leases, by the wall.
+    promote_s, restore_byte_s
+        Until a follower serves once the leader's lease has ended, by the wall; of a shard's bytes that are read.
     jitter_s
         Standard deviation of a mini-batch's time by the operating system, as of a process that sleeps.
-    start_s
-        From a worker's start until it asks for work, by the wall.
+    start_s, coordinator_start_s
+        From a process's start until it works, or serves; from a coordinator's until it grants leases; by the wall.
+    program_s, program_byte_s
+        Of the shards' programs between two passes of a batch method, by the wall; of a byte of each vector they read.
     snapshot_byte_s
         Of a snapshot set, in which a shard serves nothing.
     """
@@ -64,11 +64,13 @@ class Costs:
     slowdown: float = 1.05
     lockstep_trips: float = ROUND_TRIPS
     lockstep_slowdown: float = SLOWDOWN
-    shard_failover_s: float = 0.3
+    promote_s: float = 0.3
     restore_byte_s: float = 1.0e-9
-    coordinator_failover_s: float = 1.9
     jitter_s: float = 1.0e-3
     start_s: float = 1.6
+    coordinator_start_s: float = 1.9
+    program_s: float = 10e-3
+    program_byte_s: float = 0.2e-9
     snapshot_byte_s: float = 0.1e-9
 
     def with_values(self, **values: float) -> Costs:

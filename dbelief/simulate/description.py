@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dbelief.errors import UserError
 from dbelief.job import Job, Sandblaster
 from dbelief.job.lease_size import FEW, LEASES_PER_S, lease_size
 
@@ -16,11 +17,14 @@ from .draws import drawn, exponential, lognormal
 from .exchange_schedule import ExchangeSchedule, schedule_of
 from .fleet import Fleet, Group
 from .parts import MACHINE, MOST_PROCESSORS, REPLICA, Failures, Schedule, Service, World, make_world
+from .passes import Pass
 
 NEVER = math.inf
 UNLIMITED = 1 << 60
 ASKED = 300.0
 """Bytes of a call without parameters, with its headers."""
+LEASE_LEFT = 0.75
+"""Of a leader's lease, renewed at each half of it, what is left when it fails: a mean."""
 KILLS = ("worker", "shard", "coordinator")
 
 
@@ -61,7 +65,7 @@ class Scenario:
         UserError
             The job's strategy is not simulated.
         """
-        machines, places = _machines(self.fleet)
+        machines, places = _machines(self.fleet, self.costs)
         replicas = _replicas(self, machines, places)
         schedule = self.schedule
         tables = lognormal(_spread(self.fleet, self.costs)), exponential()
@@ -88,7 +92,27 @@ class Scenario:
     @property
     def in_lockstep(self) -> bool:
         """Whether all workers exchange at the same time."""
-        return self.job.strategy.staleness == 0
+        return self.job.strategy.staleness == 0 or self.job.strategy.grouped
+
+    @property
+    def passes(self) -> Pass | None:
+        """Its passes; None where the strategy is no batch method.
+
+        Raises
+        ------
+        UserError
+            The number of samples in a pass is not known.
+        """
+        strategy = self.job.strategy
+        if not isinstance(strategy, Sandblaster):
+            return None
+        samples = strategy.batch if isinstance(strategy.batch, int) else self.samples
+        if not samples:
+            raise UserError("a pass has all training samples, and their number is not known: give --samples")
+        vectors = 2 * strategy.history * 4 * self.parameters / self.fleet.shards
+        program_s = self.costs.program_s + vectors * self.costs.program_byte_s
+        portions = math.ceil(samples / strategy.portion)
+        return Pass(portions, strategy.bundle, strategy.portion, strategy.backups, program_s)
 
     @property
     def slowdown(self) -> float:
@@ -97,9 +121,10 @@ class Scenario:
 
     def _plan(self, schedule: ExchangeSchedule) -> Schedule:
         job, (steps, kind, beside) = self.job, schedule.arrays()
-        assert not isinstance(job.strategy, Sandblaster)
-        batch = job.strategy.batch
-        size = lease_size(job, self.samples) if self.samples else job.strategy.lease or 64 * job.strategy.clock_samples
+        batch, strategy = job.samples_at_once, job.strategy
+        size = batch  # of a batch method, which has no leases of data
+        if not isinstance(strategy, Sandblaster):
+            size = lease_size(job, self.samples) if self.samples else strategy.lease or 64 * strategy.clock_samples
         return Schedule(
             steps,
             kind,
@@ -133,9 +158,8 @@ class Scenario:
     @property
     def steps_left(self) -> int:
         """Mini-batches until the job's end."""
-        assert not isinstance(self.job.strategy, Sandblaster)
         total = self.total_samples
-        return UNLIMITED if total is None else max(1, math.ceil(total / self.job.strategy.batch))
+        return UNLIMITED if total is None else max(1, math.ceil(total / self.job.samples_at_once))
 
     def _service(self, schedule: ExchangeSchedule, machines: np.ndarray, places: list[int]) -> Service:
         """Costs of an exchange with one shard that stands for all: that on the host with the slowest link a byte."""
@@ -168,28 +192,41 @@ class Scenario:
         )
 
     def _failures(self) -> Failures:
-        fleet, costs, job = self.fleet, self.costs, self.job
+        fleet, job = self.fleet, self.job
         hosts = [group for group in fleet.groups if group.shards]
         rates = [group.machines / group.life for group in hosts if group.life is not None]
         held = 4 * self.parameters / fleet.shards
-        keeps = job.replication > 1
-        down_s = max((group.returns for group in hosts), default=0.0)
-        failover_s = job.deadlines.lease_s * 0.75 + costs.shard_failover_s
-        if not keeps:
-            failover_s = max(job.deadlines.beat_s, down_s) + costs.start_s + held * costs.restore_byte_s
-        leader = fleet.leader
         return Failures(
             1 / sum(rates) if rates else NEVER,
-            failover_s,
-            keeps,
-            NEVER if leader.life is None else leader.life,
-            costs.coordinator_failover_s,
+            self.failover_s["shard"],
+            job.replication > 1,
+            NEVER if fleet.leader.life is None else fleet.leader.life,
+            self.failover_s["coordinator"],
             job.snapshots.every_s or NEVER,
-            held * costs.snapshot_byte_s,
+            held * self.costs.snapshot_byte_s,
             max(group.shards for group in hosts) / fleet.shards,
             job.deadlines.beat_s,
             *(self.kills.get(role, NEVER) for role in KILLS),
         )
+
+    @property
+    def failover_s(self) -> dict[str, float]:
+        """Seconds from a failure until the role serves again, by role.
+
+        A follower serves once the leader's lease has ended, of which half has passed on average, or once the process is
+        back, whichever comes first.
+        """
+        fleet, costs, job = self.fleet, self.costs, self.job
+        workers = [group.returns for group in fleet.groups if group.workers]
+        shard_s = max(group.returns for group in fleet.groups if group.shards) + costs.start_s
+        shard_s += 4 * self.parameters / fleet.shards * costs.restore_byte_s
+        if job.replication > 1:
+            shard_s = min(shard_s, LEASE_LEFT * job.deadlines.lease_s + costs.promote_s)
+        return {
+            "worker": max(workers) + costs.start_s,
+            "shard": shard_s,
+            "coordinator": fleet.leader.returns + costs.coordinator_start_s,
+        }
 
 
 def all_local(fleet: Fleet) -> bool:
@@ -207,7 +244,7 @@ def _spread(fleet: Fleet, costs: Costs) -> float:
     return found / fleet.workers
 
 
-def _machines(fleet: Fleet) -> tuple[np.ndarray, list[int]]:
+def _machines(fleet: Fleet, costs: Costs) -> tuple[np.ndarray, list[int]]:
     """Records of all machines, and the first one of each group; then one of each host that several groups share."""
     hosts = list(dict.fromkeys(group.host for group in fleet.groups if group.host is not None))
     count = sum(group.machines for group in fleet.groups)
@@ -220,7 +257,7 @@ def _machines(fleet: Fleet) -> tuple[np.ndarray, list[int]]:
         machines["first"][own] = worker + group.workers * np.arange(group.machines)
         machines["workers"][own] = group.workers
         machines["life_s"][own] = NEVER if group.life is None or not group.workers else group.life
-        machines["returns_s"][own] = group.returns
+        machines["returns_s"][own] = group.returns + costs.start_s
         machines["processors"][own] = _queued(group, group.workers + group.shards + _leads(fleet, group))
         place, worker = place + group.machines, worker + group.machines * group.workers
     for number, host in enumerate(hosts):

@@ -80,8 +80,8 @@ def schedule_of(job: Job, parameters: int, workers: int, latency_s: float, byte_
     """
     strategy = job.strategy
     pushed, fetched = float(pushed_bytes(job.wire, parameters)), float(fetched_bytes(job.wire, parameters))
-    if isinstance(strategy, Sandblaster):
-        raise UserError("sandblaster has no mini-batches: its passes are simulated by themselves")
+    if isinstance(strategy, Sandblaster):  # of a bundle, see `passes`
+        return ExchangeSchedule((1,), (PUSH | FETCH,), (0,), pushed, fetched)
     if strategy.turns:
         raise UserError(f"{strategy.name}: replicas that take turns are not simulated; async-easgd is")
     if strategy.grouped:

@@ -70,7 +70,7 @@ class Group(Section):
     latency: Time = Field(default=0.0, description="Of a message from a machine to the network's middle, one way")
     loss: Annotated[float, Field(ge=0, lt=0.5)] = Field(default=0.0, description="Share of packets that are lost")
     life: Life | None = Field(default=None, description="Mean time until a machine fails; null: never")
-    returns: Time = Field(default=60.0, description="Until it, or another in its place, is back")
+    returns: Time = Field(default=60.0, description="Until it, or another in its place, starts its processes again")
     price: NonNegative = Field(default=0.0, description="Of one machine for one hour, in any currency")
 
     @model_validator(mode="after")

@@ -34,6 +34,7 @@ from .parts import (
     WORKER_FAILURES,
     World,
 )
+from .passes import simulate_passes
 
 QUANTILES = (0.5, 0.9, 0.99)
 SATURATED = 0.95
@@ -68,8 +69,8 @@ class Outcome:
         The resource that is used most.
     coordinator_at
         Workers at which the coordinator uses a processor wholly.
-    failures
-        By role.
+    failures, failover_s
+        By role: how many, and seconds from one until it serves again.
     time_s
         Seconds to the job's samples; None where it has no such limit.
     price_per_h, price
@@ -97,6 +98,7 @@ class Outcome:
     saturates: str
     coordinator_at: int
     failures: dict[str, int]
+    failover_s: dict[str, float]
     time_s: float | None
     price_per_h: float
     price: float
@@ -116,7 +118,10 @@ def run(scenario: Scenario) -> tuple[Outcome, World]:
         The job's strategy is not simulated.
     """
     world = scenario.world()
-    simulate(world)
+    if (passes := scenario.passes) is None:
+        simulate(world)
+    else:
+        simulate_passes(world, passes)
     return outcome_of(scenario, world), world
 
 
@@ -124,7 +129,8 @@ def outcome_of(scenario: Scenario, world: World) -> Outcome:
     """The figures of a simulation that has ended."""
     record = world.world[0]
     totals = [float(value) for value in record["totals"]]
-    over = int(record["servers"]["steps_left"]) <= 0 and not bool(world.replicas["flying"].any())
+    over = scenario.passes is None and int(record["servers"]["steps_left"]) <= 0
+    over = over and not bool(world.replicas["flying"].any())
     end_s = totals[LAST_S] if over else totals[ENDED_S]
     seconds = max(end_s - scenario.warm_s, 1e-9)
     rate = totals[SAMPLES] / seconds
@@ -157,6 +163,7 @@ def outcome_of(scenario: Scenario, world: World) -> Outcome:
             "shard": int(totals[SHARD_FAILURES]),
             "coordinator": int(totals[COORDINATOR_FAILURES]),
         },
+        scenario.failover_s,
         time_s,
         price_per_h,
         price_per_h * (time_s if time_s is not None else seconds) / 3600,

@@ -11,7 +11,6 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dbelief.job import Sandblaster
 from dbelief.monitor.format import duration, plural, si
 from dbelief.monitor.status_table import facts_of
 
@@ -55,10 +54,8 @@ def _facts(scenario: Scenario, outcome: Outcome) -> Iterable[tuple[str, str]]:
 
 def _gain(scenario: Scenario, outcome: Outcome) -> str:
     """The rate as a multiple of that of the fastest machine's one worker alone."""
-    strategy = scenario.job.strategy
-    assert not isinstance(strategy, Sandblaster)
     steps = [group.step for group in scenario.fleet.groups if group.workers and group.step is not None]
-    alone = strategy.batch / min(steps)
+    alone = scenario.job.samples_at_once / min(steps)
     return f", {outcome.samples_per_s / alone:.2f} times one worker alone"
 
 
