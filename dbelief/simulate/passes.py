@@ -15,7 +15,7 @@ import numpy as np
 
 from dbelief.arrays.jit import inlined, jit
 
-from .computing import compute
+from .computing import NOTHING, WORK, compute
 from .draws import drawn
 from .event_queue import put, take
 from .parts import (
@@ -41,8 +41,8 @@ from .parts import (
 )
 
 IDLE = -1
-FREE, ARRIVED, BACK = range(3)
-"""Events of a worker: it asks for a bundle; its bundle is at the shards; it is back after a failure."""
+FREE, COMPUTED, ARRIVED, BACK, KINDS = range(5)
+"""Events of a worker: it asks for a bundle; has computed it; the sum is at the shards; it is back after a failure."""
 
 
 class Pass(NamedTuple):
@@ -66,7 +66,7 @@ class Pass(NamedTuple):
 
 
 def simulate_passes(world: World, one: Pass) -> None:
-    """Simulate passes until the time of the plan. Cost: two events for a bundle."""
+    """Simulate passes until the time of the plan. Cost: three events for a bundle."""
     workers = len(world.replicas)
     bundles = np.full((workers, 3), IDLE, np.int64)  # first portion, portions, whether it is a copy; by worker
     done = np.zeros(one.portions, np.int64)
@@ -79,7 +79,7 @@ def _run(worlds: Any, replicas: Any, machines: Any, queue: Any, one: Any, bundle
     many, totals = len(replicas), world.totals
     for machine in range(len(machines)):
         if machines[machine].life_s < np.inf:
-            _fails_next(world, machines, queue, 3 * many + machine, machine, 0.0)
+            _fails_next(world, machines, queue, KINDS * many + machine, machine, 0.0)
     _begin_pass(world, replicas, queue, bundles, done, 0.0)
     events, now_s, warm = 0, 0.0, world.plan.warm_s > 0
     while queue[0].what > 0:
@@ -91,16 +91,20 @@ def _run(worlds: Any, replicas: Any, machines: Any, queue: Any, one: Any, bundle
             warm = False
             for place in range(TOTALS):
                 totals[place] = 0.0
-        if who >= 3 * many:
-            _fail(world, replicas, machines, queue, one, bundles, who - 3 * many, at_s)
-            _fails_next(world, machines, queue, who, who - 3 * many, at_s + machines[who - 3 * many].returns_s)
+        if who >= KINDS * many:
+            _fail(world, replicas, machines, queue, one, bundles, who - KINDS * many, at_s)
+            _fails_next(world, machines, queue, who, who - KINDS * many, at_s + machines[who - KINDS * many].returns_s)
         elif incarnation == replicas[who % many].incarnation:
             if who // many == BACK:
                 replicas[who % many].alive, replicas[who % many].fetched = 1, IDLE
+                replicas[who % many].waits = NOTHING
                 put(queue, at_s, who % many, incarnation)
             elif who // many == FREE:
                 _ask(world, replicas, machines, queue, one, bundles, done, who, at_s)
-            elif _arrived(world, replicas, queue, one, bundles, done, who - many, at_s):
+            elif who // many == COMPUTED:
+                arrives_s = _moved(world, replicas[who % many], world.service.pushed, at_s, True)
+                put(queue, arrives_s, who % many + ARRIVED * many, incarnation)
+            elif _arrived(world, replicas, queue, one, bundles, done, who % many, at_s):
                 _begin_pass(world, replicas, queue, bundles, done, at_s + one.program_s)
     totals[EVENTS] = events
     totals[ENDED_S] = world.plan.until_s if queue[0].what > 0 else now_s
@@ -120,10 +124,12 @@ def _begin_pass(world: Any, replicas: Any, queue: Any, bundles: Any, done: Any, 
     for portion in range(len(done)):
         done[portion] = 0
     for who in range(len(replicas)):
+        replica = replicas[who]
         if world.servers.version == 1:
-            replicas[who].alive, replicas[who].fetched = 1, IDLE
-        if replicas[who].alive == 1 and bundles[who, 0] == IDLE:
-            put(queue, at_s, who, replicas[who].incarnation)
+            replica.alive, replica.fetched, replica.waits = 1, IDLE, WORK
+        if replica.alive == 1 and replica.waits == WORK:
+            replica.waits = NOTHING
+            put(queue, at_s, who, replica.incarnation)
 
 
 @inlined
@@ -154,9 +160,10 @@ def _ask(
         if replica.fetched != servers.version:
             replica.fetched = servers.version
             got_s = _moved(world, replica, world.service.fetched, got_s, False)
-        made_s = compute(world, replicas, machines, who, got_s, portions)
-        arrives_s = _moved(world, replica, world.service.pushed, made_s, True)
-        put(queue, arrives_s, who + len(replicas), replica.incarnation)
+        done_s = compute(world, replicas, machines, who, got_s, portions)
+        put(queue, done_s, who + COMPUTED * len(replicas), replica.incarnation)
+    else:
+        replica.waits = WORK
 
 
 @inlined
@@ -214,7 +221,9 @@ def _arrived(world: Any, replicas: Any, queue: Any, one: Any, bundles: Any, done
         world.by_time[min(int(at_s / world.plan.until_s * BINS), BINS - 1)] += portions * one.samples
         over = servers.held == one.portions
         totals[ROUNDS] += over
-    if not over:
+    if over:
+        replicas[who].waits = WORK
+    else:
         put(queue, at_s, who, replicas[who].incarnation)
     return over
 

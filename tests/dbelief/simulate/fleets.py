@@ -34,12 +34,9 @@ FREE = Costs(
 
 
 def job(strategy: dict[str, Any] | None = None, **fields: Any) -> Job:
-    """A small job; Downpour where no strategy is given."""
-    made = {"name": "downpour", "batch": 10, "rule": RULE, "lease": 10_000, "warm_start": None} | (strategy or {})
-    if made["name"] != "downpour":
-        made = {key: value for key, value in made.items() if key not in ("warm_start", "rule")} | {
-            key: value for key, value in (strategy or {}).items() if key == "rule"
-        }
+    """A small job; of Downpour with these fields where they name no other strategy."""
+    downpour = {"name": "downpour", "batch": 10, "rule": RULE, "lease": 10_000, "warm_start": None}
+    made = strategy if strategy and "name" in strategy else {**downpour, **(strategy or {})}
     whole = {
         "name": "simulated",
         "model": {"layers": [{"dense": 1}], "loss": "square"},

@@ -18,7 +18,7 @@ from .fleets import FREE, fleet, job, scenario
 
 
 def plain_loop(steps_s: Sequence[float], served_s: float, until_s: float) -> tuple[list[int], int, int]:
-    """Pushes answered by replica, pushes served, sum of their staleness: each step is pushed, and the answer is fetched.
+    """Pushes answered by replica, pushes served, sum of their staleness: each step is pushed, and the answer fetched.
 
     A shard serves a push and the fetch with it, in order of arrival; nothing else takes time.
     """
