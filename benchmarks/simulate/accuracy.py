@@ -2,17 +2,16 @@
 
     python -m benchmarks.simulate.accuracy [--folder runs/simulate] [--calm 0.5]
 
-FOLDER is that of runs.py. `dbelief.simulate.calibrate.calibrated` gets the records of the configurations for the
-calibration, and returns costs; `dbelief.simulate.predict` gets these and one of the other configurations, without what
-was measured of it. A row is a configuration and a measure; its error is |predicted - measured| / measured, where the
-measured value counts as `LEAST` at least. Printed at the end, for each measure and for all of them: the median error,
+
+FOLDER is that of runs.py. Costs are fitted to the records of the configurations for the calibration; one of the other
+configurations is simulated with them, without what was measured of it. A row is a configuration and a measure; its
+error is |predicted - measured| / measured, where the measured value counts as `LEAST` at least. Printed at the end, for each measure and for all of them: the median error,
 the 90 % quantile, and the rows whose error is above 15 % or which have no prediction. The same of `calm` runs: those
 during which other programs used at most so many processors.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import sys
@@ -24,8 +23,10 @@ import numpy as np
 from rich.table import Table
 
 from benchmarks.harness import options, report
+from benchmarks.simulate import simulated
 from benchmarks.simulate.plan import CALIBRATION, PREDICTED
 from benchmarks.simulate.runs import FLEET, FOLDER, JOB, RUN
+from dbelief.simulate.costs import Costs
 
 LEAST: Mapping[str, float] = {
     "samples_per_s": 1.0,
@@ -41,7 +42,6 @@ LEAST: Mapping[str, float] = {
 """The measures, and the values below which a difference is not compared with the value itself."""
 MISS = 0.15
 ALL = "all"
-SIMULATION = "dbelief.simulate"
 Record = Mapping[str, Any]
 Row = dict[str, Any]
 
@@ -65,18 +65,13 @@ class Predictor(Protocol):
 class Simulation:
     """The product's."""
 
-    def __init__(self) -> None:
-        self._calibration = importlib.import_module(f"{SIMULATION}.calibrate")
-        self._prediction = importlib.import_module(SIMULATION)
-
-    def calibrated(self, runs: Sequence[Record]) -> Any:
+    def calibrated(self, runs: Sequence[Record]) -> Costs:
         """See `Predictor`."""
-        return self._calibration.calibrated(runs)
+        return simulated.costs_of(runs)
 
-    def predict(self, configuration: Record, costs: Any) -> Mapping[str, float | None]:
+    def predict(self, configuration: Record, costs: Costs) -> Mapping[str, float | None]:
         """See `Predictor`."""
-        found: Mapping[str, float | None] = self._prediction.predict(configuration, costs)
-        return found
+        return simulated.predicted(configuration, costs)
 
 
 def records(folder: Path) -> list[Record]:

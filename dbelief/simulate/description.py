@@ -174,7 +174,7 @@ class Scenario:
         pushed, fetched = schedule.pushed / fleet.shards, schedule.fetched / fleet.shards
         both = schedule.pushed + schedule.fetched
         load = self.costs.background(self.job, fleet.workers)
-        first = places[fleet.groups.index(host)]
+        station = places[fleet.groups.index(host)] if host.host is None else _station(fleet, host.host)
         return Service(
             schedule.pushed,
             schedule.fetched,
@@ -185,7 +185,7 @@ class Scenario:
             0.0 if grouped else factor * (costs.fetch_call_s + fetched * costs.fetch_byte_s),
             0.0 if grouped else factor * (fleet.shards * costs.client_call_s + both * costs.client_byte_s),
             0.0 if grouped else costs.lockstep_trips if self.in_lockstep else costs.trips,
-            first if machines[first]["processors"] else -1,
+            station if machines[station]["processors"] else -1,
             costs.lease_s / max(1e-3, 1 - load),
             costs.join_s,
             leader.latency - host.latency,
@@ -246,7 +246,7 @@ def _spread(fleet: Fleet, costs: Costs) -> float:
 
 def _machines(fleet: Fleet, costs: Costs) -> tuple[np.ndarray, list[int]]:
     """Records of all machines, and the first one of each group; then one of each host that several groups share."""
-    hosts = list(dict.fromkeys(group.host for group in fleet.groups if group.host is not None))
+    hosts = _hosts(fleet)
     count = sum(group.machines for group in fleet.groups)
     machines = np.zeros(count + len(hosts), MACHINE)
     machines["life_s"] = NEVER
@@ -258,13 +258,24 @@ def _machines(fleet: Fleet, costs: Costs) -> tuple[np.ndarray, list[int]]:
         machines["workers"][own] = group.workers
         machines["life_s"][own] = NEVER if group.life is None or not group.workers else group.life
         machines["returns_s"][own] = group.returns + costs.start_s
-        machines["processors"][own] = _queued(group, group.workers + group.shards + _leads(fleet, group))
+        processes = group.workers + group.shards + _leads(fleet, group)
+        machines["processors"][own] = 0 if group.host is not None else _queued(group, processes)
         place, worker = place + group.machines, worker + group.machines * group.workers
     for number, host in enumerate(hosts):
         mine = [group for group in fleet.groups if group.host == host]
         processes = sum(one.machines * (one.workers + one.shards) + _leads(fleet, one) for one in mine)
         machines[count + number]["processors"] = _queued(mine[0], processes)
     return machines, places
+
+
+def _station(fleet: Fleet, host: str) -> int:
+    """The record of a machine that several groups share."""
+    return sum(group.machines for group in fleet.groups) + _hosts(fleet).index(host)
+
+
+def _hosts(fleet: Fleet) -> list[str]:
+    """Machines that several groups share."""
+    return list(dict.fromkeys(group.host for group in fleet.groups if group.host is not None))
 
 
 def _leads(fleet: Fleet, group: Group) -> int:
@@ -283,10 +294,8 @@ def _replicas(scenario: Scenario, machines: np.ndarray, places: list[int]) -> np
     fleet = scenario.fleet
     replicas = np.zeros(fleet.workers, REPLICA)
     replicas["fetched"] = replicas["older"] = -1
-    hosts = list(dict.fromkeys(group.host for group in fleet.groups if group.host is not None))
     shards_latency_s = max(group.latency for group in fleet.groups if group.shards)
     random = np.array([scenario.seed ^ 0x5DEECE66D], np.uint64)
-    first_host = sum(group.machines for group in fleet.groups)
     begun = 0
     for group, place in zip(fleet.groups, places, strict=True):
         if not group.workers:
@@ -296,7 +305,7 @@ def _replicas(scenario: Scenario, machines: np.ndarray, places: list[int]) -> np
         assert group.step is not None
         factors = _machine_factors(group, random)[numbers]
         local = group.shards / fleet.shards
-        replicas["station"][own] = place + numbers if group.host is None else first_host + hosts.index(group.host)
+        replicas["station"][own] = place + numbers if group.host is None else _station(fleet, group.host)
         replicas["step_s"][own] = group.step * factors
         replicas["busy_s"][own] = group.step * group.busy * factors
         replicas["own"][own] = 1 - local

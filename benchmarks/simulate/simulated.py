@@ -1,0 +1,101 @@
+"""Runs of `runs` as `dbelief simulate` has them: their costs, and what is predicted of a configuration."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from benchmarks.simulate.plan import COORDINATOR, NETWORKS
+from dbelief.job import Sandblaster, load_job
+from dbelief.simulate.calibrate import MEASURES, RATE, RECEIVED, SENT, STALENESS, MeasuredJob, calibrated
+from dbelief.simulate.costs import Costs
+from dbelief.simulate.description import Scenario
+from dbelief.simulate.fleet import load_fleet
+from dbelief.simulate.outcome import run
+
+SECONDS, WARM_S = 20.0, 5.0
+ROLES = {"worker": "worker", "shard": "shard", "followed shard": "shard", "coordinator": "coordinator"}
+"""Of the product, by what is killed."""
+Record = Mapping[str, Any]
+
+
+def costs_of(records: Sequence[Record]) -> Costs:
+    """Costs that are fitted to runs.
+
+    Calls of the coordinator are those of loads of it, and starts of processes those of failovers: both are measured by
+    themselves. The others are fitted to the rates.
+    """
+    costs = Costs().with_values(**_calls(records), **_starts(records))
+    jobs = [_measured(record) for record in records if record["configuration"]["kind"] != COORDINATOR]
+    return calibrated(jobs, costs)
+
+
+def _calls(records: Sequence[Record]) -> dict[str, float]:
+    closed = [one["measured"] for one in records if one["measured"].get("beat_ms") is not None]
+    names = {"lease_s": "lease_ms", "beat_s": "beat_ms", "report_s": "report_ms"}
+    return {name: 1e-3 * fmean(one[theirs] for one in closed) for name, theirs in names.items()} if closed else {}
+
+
+def _starts(records: Sequence[Record]) -> dict[str, float]:
+    """Seconds from a start until a process serves: failovers less the time until it was started."""
+    found: dict[str, list[float]] = {}
+    for one in records:
+        kill, took_s = one["configuration"]["kill"], one["measured"].get("failover_s")
+        if kill is not None and took_s is not None and not (kill["role"] == "followed shard" and kill["away_s"]):
+            name = "coordinator_start_s" if kill["role"] == "coordinator" else "start_s"
+            found.setdefault(name, []).append(max(0.0, took_s - kill["away_s"]))
+    return {name: median(values) for name, values in found.items()}
+
+
+def _measured(record: Record) -> MeasuredJob:
+    configuration = record["configuration"]
+    figures = {name: value for name, value in record["measured"].items() if name in MEASURES}
+    return MeasuredJob(record["name"], functools.partial(_scenario, configuration), figures)
+
+
+def _scenario(configuration: Record, costs: Costs) -> Scenario:
+    fleet = load_fleet(Path(configuration["fleet_file"]))
+    job = load_job(Path(configuration["job_file"]))
+    samples = int(configuration["job"]["data"]["samples"]) if "samples" in configuration["job"]["data"] else 0
+    job = job.model_copy(update={"replicas": fleet.workers, "shards": fleet.shards})
+    kill = configuration["kill"]
+    if kill is not None:
+        groups = tuple(group.model_copy(update={"returns": kill["away_s"]}) for group in fleet.groups)
+        fleet = fleet.model_copy(update={"groups": groups})
+    known = samples if isinstance(job.strategy, Sandblaster) else 0
+    parameters = NETWORKS[configuration["network"]].parameters
+    return Scenario(job, fleet, parameters, costs, known, SECONDS, WARM_S)
+
+
+def predicted(configuration: Record, costs: Costs) -> dict[str, float | None]:
+    """By measure; of a load of the coordinator its own."""
+    if configuration["kind"] == COORDINATOR:
+        return _load(configuration, costs)
+    outcome, _ = run(_scenario(configuration, costs))
+    kill = configuration["kill"]
+    return {
+        RATE: outcome.samples_per_s,
+        STALENESS: outcome.staleness_mean,
+        SENT: outcome.sent_per_s,
+        RECEIVED: outcome.received_per_s,
+        "failover_s": None if kill is None else outcome.failover_s[ROLES[kill["role"]]],
+    }
+
+
+def _load(configuration: Record, costs: Costs) -> dict[str, float | None]:
+    """Of members that ask without a pause, or every so many seconds."""
+    members, every_s = configuration["members"], configuration["every_s"]
+    if not every_s:
+        return {
+            "leases_per_s": 1 / costs.lease_s,
+            "lease_ms": 1e3 * costs.lease_s,
+            "beat_ms": 1e3 * costs.beat_s,
+            "report_ms": 1e3 * costs.report_s,
+        }
+    leases_per_s = members / every_s
+    job = load_job(Path(configuration["job_file"]))
+    others = costs.background(job, members, leases_per_s)
+    return {"leases_per_s": leases_per_s, "lease_ms": 1e3 * (costs.lease_s + others / leases_per_s)}
