@@ -2,12 +2,11 @@
 
     python -m benchmarks.simulate.accuracy [--folder runs/simulate] [--calm 0.5]
 
-
 FOLDER is that of runs.py. Costs are fitted to the records of the configurations for the calibration; one of the other
 configurations is simulated with them, without what was measured of it. A row is a configuration and a measure; its
-error is |predicted - measured| / measured, where the measured value counts as `LEAST` at least. Printed at the end, for each measure and for all of them: the median error,
-the 90 % quantile, and the rows whose error is above 15 % or which have no prediction. The same of `calm` runs: those
-during which other programs used at most so many processors.
+error is |predicted - measured| / measured, where the measured value counts as `LEAST` at least. Printed at the end, for
+each measure and for all of them: the median error, the 90 % quantile, and the rows whose error is above 15 % or which
+have no prediction. The same of `calm` runs: those during which other programs used at most so many processors.
 """
 
 from __future__ import annotations

@@ -86,8 +86,18 @@ class Scenario:
         workers = [group for group in self.fleet.groups if group.workers]
         slowest = min(group.crosses for group in workers)
         latency_s = 2 * max(group.latency for group in workers) + self.costs.client_call_s
-        byte_s = self.slowdown / slowest + self.costs.client_byte_s
+        byte_s = self.slowdown / slowest + self.costs.client_byte_s * self._crowd
         return schedule_of(self.job, self.parameters, self.fleet.workers, latency_s, byte_s)
+
+    @property
+    def _crowd(self) -> float:
+        """Workers for each processor of the machine with the most of them, 1 at least: they add at the same time."""
+        found = [1.0]
+        for group in self.fleet.groups:
+            mine = [one for one in self.fleet.groups if group.host is not None and one.host == group.host] or [group]
+            many = sum(one.workers * (one.machines if group.host is not None else 1) for one in mine)
+            found.append(many / group.processors if group.processors is not None else 1.0)
+        return max(found)
 
     @property
     def in_lockstep(self) -> bool:
@@ -172,7 +182,8 @@ class Scenario:
         leader = fleet.leader
         factor = costs.shared if all_local(fleet) else 1.0
         pushed, fetched = schedule.pushed / fleet.shards, schedule.fetched / fleet.shards
-        both = schedule.pushed + schedule.fetched
+        same = [group for group in hosts if group is host or (host.host is not None and group.host == host.host)]
+        beside = sum(group.machines * group.shards for group in same) if host.host is not None else host.shards
         load = self.costs.background(self.job, fleet.workers)
         station = places[fleet.groups.index(host)] if host.host is None else _station(fleet, host.host)
         return Service(
@@ -183,9 +194,12 @@ class Scenario:
             0.0 if math.isinf(host.crosses) else self.slowdown / host.crosses,
             0.0 if grouped else factor * (costs.push_call_s + pushed * costs.push_byte_s),
             0.0 if grouped else factor * (costs.fetch_call_s + fetched * costs.fetch_byte_s),
-            0.0 if grouped else factor * (fleet.shards * costs.client_call_s + both * costs.client_byte_s),
+            0.0 if grouped else factor * fleet.shards * costs.client_call_s,
+            0.0 if grouped else factor * costs.client_byte_s,
             0.0 if grouped else costs.lockstep_trips if self.in_lockstep else costs.trips,
             station if machines[station]["processors"] else -1,
+            beside,
+            beside * (self.job.replication - 1),
             costs.lease_s / max(1e-3, 1 - load),
             costs.join_s,
             leader.latency - host.latency,

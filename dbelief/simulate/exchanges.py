@@ -42,12 +42,13 @@ def exchange(world: Any, replicas: Any, machines: Any, queue: Any, who: int, kin
     """Begin an exchange: its bytes on the links to the shards."""
     replica, service, servers, totals = replicas[who], world.service, world.servers, world.totals
     replica.flying, replica.kind, replica.served, replica.pushed = 1, kind, ON_WAY, replica.base
-    at_s = on_processor(machines, replica.station, at_s, service.client_s)
-    size = service.asked + (service.pushed if kind & PUSH else 0.0)
+    pushed = service.pushed if kind & PUSH else 0.0
+    at_s = on_processor(machines, replica.station, at_s, service.client_s + pushed * service.client_byte_s)
+    size = service.asked + pushed
     own_s, link_s = size * replica.own * replica.link_s, size * service.served * service.served_s
     servers.in_s = max(servers.in_s, at_s) + link_s
     arrives_s = max(at_s + own_s, servers.in_s) + service.trips * replica.latency_s
-    totals[SENT] += size - service.asked
+    totals[SENT] += pushed
     totals[LINK_IN_S] += link_s
     totals[OWN_LINK_S] += own_s
     put(queue, arrives_s, who + len(replicas), replica.incarnation)
@@ -56,10 +57,9 @@ def exchange(world: Any, replicas: Any, machines: Any, queue: Any, who: int, kin
 @inlined
 def serve(world: Any, replicas: Any, machines: Any, queue: Any, trace: Any, who: int, at_s: float) -> None:
     """A shard applies a push, and answers; a push of an open round is answered when that ends."""
-    replica, service, servers, totals = replicas[who], world.service, world.servers, world.totals
+    replica, servers, totals = replicas[who], world.servers, world.totals
     kind = replica.kind
-    busy_s = (service.push_s if kind & PUSH else 0.0) + (service.fetch_s if kind & FETCH else 0.0)
-    done_s = _served(world, machines, at_s, busy_s)
+    done_s = _served(world, machines, at_s, kind)
     holds = False
     if kind & PUSH:
         stale = servers.version - replica.pushed
@@ -89,13 +89,18 @@ def server_event(replicas: Any, machines: Any, event: int) -> int:
 
 
 @inlined
-def _served(world: Any, machines: Any, at_s: float, busy_s: float) -> Any:
-    """When a shard has used so many processor seconds, after what came before."""
-    servers = world.servers
+def _served(world: Any, machines: Any, at_s: float, kind: int) -> Any:
+    """When the shards have done their part, after what came before; a follower has a push before it is answered."""
+    service, servers = world.service, world.servers
+    push_s = service.push_s if kind & PUSH else 0.0
+    busy_s = push_s + (service.fetch_s if kind & FETCH else 0.0)
     begun_s = max(at_s, servers.shard_s)
     done_s = begun_s + busy_s
-    if world.service.shard_on >= 0:
-        done_s = on_processor(machines, world.service.shard_on, begun_s, busy_s)
+    if service.shard_on >= 0:
+        for _ in range(service.leaders):
+            done_s = max(done_s, on_processor(machines, service.shard_on, begun_s, busy_s))
+        for _ in range(service.followers):
+            done_s = max(done_s, on_processor(machines, service.shard_on, begun_s, push_s))
     servers.shard_s = done_s
     world.totals[SHARD_S] += busy_s
     return done_s
@@ -145,6 +150,7 @@ def answer(world: Any, replicas: Any, machines: Any, queue: Any, trace: Any, who
     totals[OWN_LINK_S] += own_s
     replica.served = ANSWERED
     answered_s = max(at_s + own_s, servers.out_s) + service.trips * replica.latency_s
+    answered_s += brought * service.client_byte_s
     alone = machines[replica.station].processors == 0 and world.plan.bound < 0
     if alone and replica.waits == EXCHANGE and replica.stage == BARRIER:
         # Nothing that another replica uses comes next, so that no event is needed for the answer.

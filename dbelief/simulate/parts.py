@@ -146,12 +146,14 @@ class Service(NamedTuple):
         Seconds of a byte on that link; 0: loopback.
     push_s, fetch_s
         Processor seconds of one shard for its part of a push, of a fetch.
-    client_s
-        Processor seconds of a replica for an exchange.
+    client_s, client_byte_s
+        Processor seconds of a replica for an exchange, and for each byte of it.
     trips
         Times the latency in one direction of an exchange: 1, and more where windows have to grow.
     shard_on
         Machine whose processors the shard queues for; -1: it has one.
+    leaders, followers
+        Shards on that machine, each of which has such a part of an exchange; followers of them, which have each push.
     lease_s, joined_s
         Seconds of the coordinator for a lease, for a replica that joins.
     coordinator_latency_s
@@ -166,8 +168,11 @@ class Service(NamedTuple):
     push_s: float
     fetch_s: float
     client_s: float
+    client_byte_s: float
     trips: float
     shard_on: int
+    leaders: int
+    followers: int
     lease_s: float
     joined_s: float
     coordinator_latency_s: float
