@@ -13,6 +13,7 @@ from dbelief.errors import (
     DbeliefError,
     EvaluationFailed,
     Interrupted,
+    JobError,
     RuntimeFailure,
     Unavailable,
     UserError,
@@ -110,6 +111,8 @@ def _run(options: Options, interrupted: Event) -> int:
     options.check()
     clock = SystemClock()
     job = load_job(options.job_file, parse_overrides(options.overrides))
+    if job.delays is not None:
+        raise JobError(f"{options.job_file}: delays: a job with delays has no coordinator; `dbelief train` runs it")
     for tracker in job.track:
         check_usable(tracker)
     with ExitStack() as stack:

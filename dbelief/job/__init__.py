@@ -3,7 +3,8 @@
 from .comparison import Comparison, Every
 from .document.error_messages import nearest
 from .document.paths import place, resolve, variables
-from .job import Job, Limits
+from .job import Job
+from .limits import Limits
 from .load import build_job, load_job, parse_job
 from .metrics import OwnMetric
 from .models.autoencoder import AutoencoderModel, Filters, StacksModel

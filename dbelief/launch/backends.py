@@ -78,10 +78,12 @@ class Where:
         if self.backend == "slurm":
             from dbelief.launch.slurm.launch import allocated
 
+            self._check_delays(load_job(job_file, overrides))
             return Placed(*allocated(job_file, overrides, resume))
         if self.backend == "local":
             return Placed(LoopbackSite(server), overrides, resume)
         job = load_job(job_file, overrides)
+        self._check_delays(job)
         if job.record and isinstance(job.output, Url):
             raise UserError("record: true needs a run folder that all members share, and output is an object store")
         return Placed(self._ssh(job) if self.backend == "ssh" else _ray(job), overrides, resume)
@@ -93,6 +95,12 @@ class Where:
             raise UserError(f"--hosts and --address are of --on ssh, and this is --on {self.backend}")
         if self.backend != "slurm" and self.sbatch:
             raise UserError(f"--sbatch is of --on slurm, and this is --on {self.backend}")
+
+    def _check_delays(self, job: Job) -> None:
+        if job.delays is not None:
+            from dbelief.simulate.replay_check import refuse_options
+
+            refuse_options(job, {f"--on {self.backend}": True})
 
     @property
     def submits(self) -> bool:
@@ -121,6 +129,7 @@ class Where:
 
         self._check()
         job = load_job(job_file, overrides)
+        self._check_delays(job)
         if self.backend == "kubernetes":
             return _on_kubernetes(job, options)
         return submit_and_follow(job.name, words, tasks_of(job), _words("--sbatch", self.sbatch))

@@ -18,10 +18,11 @@ from dbelief.errors import EvaluationFailed, JobError, RuntimeFailure
 from dbelief.job import Job, ScriptModel, build_job, load_job
 from dbelief.launch.backends import Where
 from dbelief.launch.local_cluster import LocalCluster, Pictures
-from dbelief.launch.site import Site
+from dbelief.launch.site import LoopbackSite, Site
 from dbelief.monitor.format import plural
 from dbelief.monitor.live_view import LiveView
 from dbelief.monitor.status_table import taken
+from dbelief.process.terminal.console import format_error
 from dbelief.rundir.folder import check_start
 from dbelief.rundir.summary import Summary, outcome_text
 from dbelief.training.job_check import assemble_job
@@ -72,6 +73,8 @@ def _run_cluster(
 ) -> _Ended:
     """Run a cluster to its end; `more`: of `LocalCluster`."""
     job = load_job(job_file, overrides)
+    if job.delays is not None:
+        return _run_with_delays(job, resume, quiet, script, **more)
     # Before a folder is created, an earlier run is moved, or a process is started.
     if script:
         _check_script(job, job_file, resume)
@@ -85,6 +88,37 @@ def _run_cluster(
         cluster = LocalCluster(job, job_file, overrides, resume, show, script=script, **more)
         code, summary = cluster.run()
         return _Ended(code, summary, cluster.where)
+
+
+def _run_with_delays(
+    job: Job,
+    resume: bool,
+    quiet: bool,
+    script: Sequence[str],
+    page: str | None = None,
+    shared_memory: bool = True,
+    site: Site | None = None,
+    pictures: Callable[[Path, str], Pictures] | None = None,
+) -> _Ended:
+    """Train a job with delays in this process; arguments as of `LocalCluster`."""
+    from dbelief.simulate.replay_check import refuse_options
+    from dbelief.simulate.replay_run import DelayedJob
+
+    elsewhere = site is not None and not isinstance(site, LoopbackSite)
+    given = {"--resume": resume, "--on": elsewhere, "--page": page is not None, "--no-shared-memory": not shared_memory}
+    refuse_options(job, {**given, "dbelief run": bool(script)})
+
+    def draw(folder: Path, title: str) -> None:
+        try:
+            if pictures is not None:
+                pictures(folder, title).draw()
+        except Exception as error:  # matplotlib's own too, as of a broken font
+            log.error(f"{format_error(error)}; `dbelief report {folder}` draws them later")
+
+    delayed = DelayedJob.of(job)
+    with ExitStack() as stack:
+        view = None if quiet else stack.enter_context(LiveView(Console(stderr=True)))
+        return _Ended(*delayed.run(view.update if view else lambda status: None, draw))
 
 
 def _check_script(job: Job, job_file: Path, resume: bool) -> None:

@@ -37,6 +37,8 @@ class ElasticWeights:
         Sum over all ranks, where this is one of several: see `clip_by_norm`.
     allocate
         Allocates the memory of W, where that is on the host.
+    scratch
+        The same for what is used from `compute` to `step` only.
     """
 
     def __init__(
@@ -49,16 +51,17 @@ class ElasticWeights:
         clip_norm: float | None = None,
         total: Callable[[float], float] = lambda squares: squares,
         allocate: Allocate = aligned_float32,
+        scratch: Allocate = aligned_float32,
     ) -> None:
         self._model, self._part, self.backend = model, part, backend
         self._clip_norm, self._total = clip_norm, total
         self._mu, self._nesterov = mu, nesterov
 
-        def room(wanted: bool = True) -> Any:
-            return backend.zeros(part.size if wanted else 0, aligned_float32)
+        def room(wanted: bool, allocate: Allocate = scratch) -> Any:
+            return backend.zeros(part.size if wanted else 0, allocate)
 
-        self.values, self._gradient = backend.zeros(part.size, allocate), room()
-        self._velocity, self._ahead = room(mu is not None), room(nesterov)
+        self.values, self._gradient = backend.zeros(part.size, allocate), room(True)
+        self._velocity, self._ahead = room(mu is not None, aligned_float32), room(nesterov)
         self._difference = room(backend.name != "numpy")
         self._absent: Ranges = ()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.arrays.backend import Backend
+from dbelief.arrays.backend import Allocate, Backend
 from dbelief.core.layout import RankPart
 from dbelief.core.lease import DataLease
 from dbelief.core.placement import Fetch, Parameters, report_clock
@@ -34,6 +34,9 @@ class Diloco:
         Called with lease, mini-batches of it so far, number of the round and versions for each fetch that is complete.
     total
         Sum over the ranks of the replica, if there are several: see `clip_by_norm`.
+    scratch
+        Allocates what holds nothing from one lease to the next, where that is on the host: with `blend` nothing, else
+        all but the state of the inner rule. None: it is the trainer's own.
     """
 
     def __init__(
@@ -49,10 +52,12 @@ class Diloco:
         acknowledged: Callable[[PushStats, PushResult], None],
         noted: Callable[[DataLease, int, int, np.ndarray], None] | None = None,
         total: Callable[[float], float] = lambda squares: squares,
+        scratch: Allocate | None = None,
     ) -> None:
         self._model, self._backend, self._shards = model, backend, parameters
         self._batches, self._phases, self._acknowledged, self._noted = batches, phases, acknowledged, noted
-        spans, allocate = parameters.placement.spans, parameters.array
+        spans = parameters.placement.spans
+        allocate = scratch if scratch is not None and not settings.blend else parameters.array
         self._local = LocalRounds(part, backend, spans, pusher, settings, allocate, total)
         self._views = part.views(self._local.values), part.views(self._local.gradient)
         self._helper = runtime.executor(1, "push") if settings.delay else None

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dbelief.arrays.backend import Backend
+from dbelief.arrays.backend import Allocate, Backend, aligned_float32
 from dbelief.core.layout import RankPart
 from dbelief.core.lease import DataLease, FetchPushSchedule
 from dbelief.core.placement import Parameters
@@ -84,6 +84,9 @@ class Elastic:
         for the log of a replay.
     total
         Sum over the ranks of the replica, if there are several: see `clip_by_norm`.
+    scratch
+        Allocates what holds nothing from one lease to the next; other trainers may use the same memory then. None: it
+        is the trainer's own.
     """
 
     def __init__(
@@ -99,11 +102,12 @@ class Elastic:
         acknowledged: Callable[[PushStats, PushResult], None],
         noted: Callable[[DataLease, int, int, np.ndarray], None] | None = None,
         total: Callable[[float], float] = lambda squares: squares,
+        scratch: Allocate | None = None,
     ) -> None:
         self._backend, self._centre, self._pusher, self._batches = backend, centre, pusher, batches
         self._part, self._settings, self._phases = part, settings, phases
         self._acknowledged, self._noted = acknowledged, noted
-        self._host = centre.array(part.size)  # the centre, as received
+        self._host = (scratch or centre.array)(part.size)  # the centre, as received
         self._versions = np.full(len(centre.placement.spans), -1, np.int64)
         self._own = ElasticWeights(
             model,
@@ -114,6 +118,7 @@ class Elastic:
             clip_norm=settings.clip_norm,
             total=total,
             allocate=centre.array,
+            scratch=scratch or aligned_float32,
         )
         self._began = False
         self._helper = runtime.executor(1, "exchange")

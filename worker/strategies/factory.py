@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dbelief import job
+from dbelief.arrays.backend import Allocate
 from dbelief.core.lease import DataLease, FetchPushSchedule
 from dbelief.core.push import Push, PushResult, PushStats
 from dbelief.data import Samples
@@ -19,7 +20,7 @@ from dbelief.training.phases import PhaseTimer
 from dbelief.training.schedule import learning_rate, total_samples
 from dbelief.training.session import Session
 
-from ..pipeline.batches import BatchLoader
+from ..pipeline.batches import BatchLoader, BatchSource
 from ..pipeline.table_rows import TableRows
 from ..rendezvous import Rendezvous
 from .diloco import Diloco
@@ -40,9 +41,15 @@ def pushing(
     acknowledged: Callable[[PushStats, PushResult], None],
     noted: Callable[[DataLease, int, int, np.ndarray], None] | None,
     rows: TableRows | None = None,
+    batches: BatchSource | None = None,
+    scratch: Allocate | None = None,
 ) -> Downpour | Elastic | Diloco:
-    """Create the trainer of a replica that pushes to the shards: Downpour SGD, elastic averaging, or DiLoCo."""
-    batches = BatchLoader(train, strategy.batch, session.job.seed, session.backend)
+    """Create the trainer of a replica that pushes to the shards: Downpour SGD, elastic averaging, or DiLoCo.
+
+    Where one process has many replicas, which train leases one after the other, they may share `batches` and memory:
+    see `Elastic` for `scratch`.
+    """
+    batches = batches or BatchLoader(train, strategy.batch, session.job.seed, session.backend)
     first = model, session.part, session.backend, session.parameters, session.pusher, batches
     last = phases, acknowledged, noted, session.ranks.total
     rate = _rate(session, train)
@@ -56,9 +63,9 @@ def pushing(
             strategy.turns,
             strategy.clip_norm,
         )
-        return Elastic(*first, settings, *last)
+        return Elastic(*first, settings, *last, scratch)
     if isinstance(strategy, job.Diloco):
-        return Diloco(*first, DilocoSettings.of(strategy, rate), *last)
+        return Diloco(*first, DilocoSettings.of(strategy, rate), *last, scratch)
     cadence = FetchPushSchedule(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal)
     local = DownpourSettings(cadence, rate, strategy.local_rate, strategy.overlap, strategy.clip_norm)
     return Downpour(*first, local, *last, rows)
