@@ -16,8 +16,13 @@ from dbelief.process.runtime import Runtime
 
 def part_of(role: str, module: str) -> Any:
     """A module of the program of a role: "ps", "worker" or "coordinator"; `module`: its dotted name in the program."""
+    return importlib.import_module(f"{package_of(role)}.{module}")
+
+
+def package_of(role: str) -> str:
+    """The package of a role's program."""
     (command,) = entry_points(group="dbelief.commands", name=role)
-    return importlib.import_module(f"{command.module.rpartition('.')[0]}.{module}")
+    return command.module.rpartition(".")[0]
 
 
 class _AtOnce(Executor):

@@ -60,6 +60,8 @@ class TracedReplica:
         Pushes that are computed, for its next PUSH events.
     outside
         Whether it waits for its next FETCH: it takes no part before.
+    left
+        PUSH events to come of those that belong to its last lease; one that ended with its epoch has no push for some.
     sequence, round
         Number of its last push, and the round that it was of.
     """
@@ -68,6 +70,7 @@ class TracedReplica:
     copies: deque[FetchedCopy] = field(default_factory=deque)
     kept: deque[KeptPush] = field(default_factory=deque)
     outside: bool = True
+    left: int = 0
     sequence: int = 0
     round: int = -1
     trainer: Any = None
@@ -201,15 +204,15 @@ class DelayReplay:
                 replica.copies.append(self.shards.copy())
             return
         most = self._fetches * (1 + self._overlaps)
-        if len(replica.copies) == most or (replica.kept and not self._overlaps):
+        if len(replica.copies) == most or (replica.left and not self._overlaps):
             raise self._misfit(replica, "fetches more often than it pushes")
         replica.copies.append(self.shards.copy())
 
     def _push(self, replica: TracedReplica) -> bool:
         """Apply a replica's push; whether there was one."""
-        if replica.kept:
-            self._apply_kept(replica)
-            return True
+        if replica.left:
+            replica.left -= 1
+            return bool(replica.kept) and self._apply_kept(replica)
         if replica.outside:
             return False
         training, incarnation = self.training, replica.pusher.incarnation
@@ -228,7 +231,7 @@ class DelayReplay:
     def _leave(self, replica: TracedReplica) -> None:
         """Have a replica wait for its next FETCH."""
         replica.copies.clear()
-        replica.outside = True
+        replica.outside, replica.left = True, 0
 
     def _compute(self, replica: TracedReplica, lease: DataLease) -> None:
         """Train a lease, and apply the first push of it; the others are kept."""
@@ -238,17 +241,20 @@ class DelayReplay:
             trainer = self._shared
         else:
             trainer = replica.trainer = replica.trainer or self._new_trainer(replica.pusher)
-        self._turn = replica
-        self.shards.turn = Turn(replica.pusher, replica.copies, replica.kept if self._pushes > 1 else None)
+        self._turn, replica.left = replica, self._pushes - 1
+        # A lease that ends with its epoch may have no use for some of them.
+        copies = deque(replica.copies.popleft() for _ in range(min(self._fetches, len(replica.copies))))
+        self.shards.turn = Turn(replica.pusher, copies, replica.kept if self._pushes > 1 else None)
         trainer.train(lease, replica.sequence + 1)
         if replica.kept:
             self._apply_kept(replica)
 
-    def _apply_kept(self, replica: TracedReplica) -> None:
+    def _apply_kept(self, replica: TracedReplica) -> bool:
         """Apply the oldest push that is kept."""
         kept = replica.kept.popleft()
         assert kept.stats is not None, "the trainer has counted it"
         self._count(replica, kept.stats, self.shards.apply(kept.values, kept.versions, kept.push))
+        return True
 
     def _acknowledged(self, done: PushStats, result: PushResult) -> None:
         """Count a push that the trainer has made, which is applied or kept; on the trainer's thread."""
@@ -301,7 +307,7 @@ class DelayReplay:
         """Go on at the first event: what replicas have fetched, or computed, for events to come is dropped."""
         self.passes += 1
         for replica in self._replicas:
-            replica.copies.clear()
+            self._leave(replica)
             if replica.kept:
                 self._release_leases(replica)
 
