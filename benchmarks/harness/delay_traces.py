@@ -1,4 +1,4 @@
-"""Delays of replicas whose cycles take lognormal times: files without a simulation of machines, for benchmarks and tests.
+"""Delays of replicas whose cycles take lognormal times, for benchmarks and tests that simulate no machines.
 
 A cycle of a replica is the time from a fetch to the push of what it computes from it; nothing takes time between a push
 and the next fetch. Cycles of all replicas have one mean.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,7 +35,9 @@ from dbelief.training.phases import PhaseTimer
 
 from .delays import DOWNPOUR, ELASTIC, FETCH, LOST, PUSH, ROUNDS, DelayTrace
 from .programs import OneThread, part_of
-from .traced_shards import FetchedCopy, KeptPush, ScratchMemory, TracedShards, Turn
+from .traced_shards import FetchedCopy, KeptPush, ScratchMemory, TracedFetcher, TracedShards, Turn
+
+_TOGETHER = Pusher(0, 1)
 
 
 def kind_of(job: Job) -> str | None:
@@ -62,8 +64,8 @@ class TracedReplica:
         Whether it waits for its next FETCH: it takes no part before.
     left
         PUSH events to come of those that belong to its last lease; one that ended with its epoch has no push for some.
-    sequence, round
-        Number of its last push, and the round that it was of.
+    open_round, round
+        Round that was open at its last fetch, and the one that its last push was of.
     """
 
     pusher: Pusher
@@ -71,7 +73,7 @@ class TracedReplica:
     kept: deque[KeptPush] = field(default_factory=deque)
     outside: bool = True
     left: int = 0
-    sequence: int = 0
+    open_round: int = 0
     round: int = -1
     trainer: Any = None
 
@@ -143,8 +145,9 @@ class DelayReplay:
         self._factory: Any = part_of("worker", "strategies.factory")
         self._batches = self._factory.BatchLoader(self._train, strategy.batch, job.seed, backend)
         self._scratch, self._phases = ScratchMemory(), PhaseTimer()
-        self._shared: Any = self._new_trainer(Pusher(0, 0)) if trace.strategy == DOWNPOUR else None
-        self._incarnations = 0
+        self._shared: Any = self._new_trainer(_TOGETHER) if trace.strategy == DOWNPOUR else None
+        self._sequences: Counter[Pusher] = Counter()
+        self._incarnations = _TOGETHER.incarnation
         self._replicas = [self._join(number) for number in range(trace.replicas)]
         self.staleness = StalenessHistogram()
         self._turn = self._replicas[0]
@@ -199,14 +202,15 @@ class DelayReplay:
             return  # another replica trains alone
         replica.outside = False
         if self._trace.strategy != DOWNPOUR:
-            replica.copies.clear()  # elastic: an exchange fetches; rounds: the newest parameters are those of the round
+            self._drop(replica)  # elastic: an exchange fetches; rounds: the newest parameters are those of the round
+            replica.open_round = self.shards.rounds
             if replica.trainer is None or self._trace.strategy == ROUNDS:
-                replica.copies.append(self.shards.copy())
+                replica.copies.append(self.shards.fetch())
             return
         most = self._fetches * (1 + self._overlaps)
         if len(replica.copies) == most or (replica.left and not self._overlaps):
             raise self._misfit(replica, "fetches more often than it pushes")
-        replica.copies.append(self.shards.copy())
+        replica.copies.append(self.shards.fetch())
 
     def _push(self, replica: TracedReplica) -> bool:
         """Apply a replica's push; whether there was one."""
@@ -230,8 +234,13 @@ class DelayReplay:
 
     def _leave(self, replica: TracedReplica) -> None:
         """Have a replica wait for its next FETCH."""
-        replica.copies.clear()
+        self._drop(replica)
         replica.outside, replica.left = True, 0
+
+    def _drop(self, replica: TracedReplica) -> None:
+        """Drop what a replica has fetched and not used."""
+        while replica.copies:
+            self.shards.release(replica.copies.popleft())
 
     def _compute(self, replica: TracedReplica, lease: DataLease) -> None:
         """Train a lease, and apply the first push of it; the others are kept."""
@@ -243,9 +252,11 @@ class DelayReplay:
             trainer = replica.trainer = replica.trainer or self._new_trainer(replica.pusher)
         self._turn, replica.left = replica, self._pushes - 1
         # A lease that ends with its epoch may have no use for some of them.
-        copies = deque(replica.copies.popleft() for _ in range(min(self._fetches, len(replica.copies))))
-        self.shards.turn = Turn(replica.pusher, copies, replica.kept if self._pushes > 1 else None)
-        trainer.train(lease, replica.sequence + 1)
+        copies = [replica.copies.popleft() for _ in range(min(self._fetches, len(replica.copies)))]
+        self.shards.turn = Turn(deque(copies), replica.kept if self._pushes > 1 else None)
+        trainer.train(lease, self._sequences[self._pusher_of(replica)] + 1)
+        for copy in copies:
+            self.shards.release(copy)
         if replica.kept:
             self._apply_kept(replica)
 
@@ -253,7 +264,9 @@ class DelayReplay:
         """Apply the oldest push that is kept."""
         kept = replica.kept.popleft()
         assert kept.stats is not None, "the trainer has counted it"
-        self._count(replica, kept.stats, self.shards.apply(kept.values, kept.versions, kept.push))
+        kept.stats.sequence = self._sequences[_TOGETHER] + 1  # by others' pushes since it was computed
+        push = dataclasses.replace(kept.push, sequence=kept.stats.sequence)
+        self._count(replica, kept.stats, self.shards.apply(kept.values, kept.versions, push))
         return True
 
     def _acknowledged(self, done: PushStats, result: PushResult) -> None:
@@ -267,7 +280,7 @@ class DelayReplay:
 
     def _count(self, replica: TracedReplica, done: PushStats, result: PushResult) -> None:
         training, pusher = self.training, replica.pusher
-        replica.sequence = done.sequence
+        self._sequences[self._pusher_of(replica)] = done.sequence
         self.staleness.add(result.staleness)
         if self._trace.strategy == ROUNDS:
             self.late_pushes += result.staleness > 0
@@ -292,7 +305,9 @@ class DelayReplay:
         lost = self._replicas[number]
         self._release_leases(lost)
         self.training.progress.warm_start.remove(lost.pusher.incarnation)
+        self._drop(lost)
         self.shards.forget([lost.pusher.incarnation])
+        self._sequences.pop(lost.pusher, None)
         if lost.trainer is not None:
             lost.trainer.close()
         self._replicas[number] = self._join(number)
@@ -313,6 +328,10 @@ class DelayReplay:
 
     # -- replicas ----------------------------------------------------------------------------------------
 
+    def _pusher_of(self, replica: TracedReplica) -> Pusher:
+        """Who pushes, to the shards: with Downpour all replicas as one, for there a push is but a gradient."""
+        return _TOGETHER if self._trace.strategy == DOWNPOUR else replica.pusher
+
     def _join(self, number: int) -> TracedReplica:
         self._incarnations += 1
         return TracedReplica(Pusher(number, self._incarnations))
@@ -321,11 +340,18 @@ class DelayReplay:
         """A trainer of the worker's, whose helpers run on this thread."""
         session = _AsSession(self._job, self._part, self._backend, self.shards, pusher)
         self._scratch.begin()
-        shares = {"batches": self._batches, "scratch": self._scratch}
+        shares = {"batches": self._batches, "scratch": self._scratch, "fetcher": self._fetcher()}
         with use_runtime(OneThread()):
             return self._factory.pushing(
                 session, self._model, self._job.strategy, self._train, self._phases, self._acknowledged, None, **shares
             )
+
+    def _fetcher(self) -> TracedFetcher | None:
+        """What Downpour's trainer fetches by; None: others pull."""
+        strategy: Any = self._job.strategy
+        if self._trace.strategy != DOWNPOUR:
+            return None
+        return TracedFetcher(self.shards, self._part, self._backend, changes=strategy.n_fetch > 1)
 
     # -- errors ------------------------------------------------------------------------------------------
 
@@ -338,7 +364,7 @@ class DelayReplay:
 
     def _round_of(self, replica: TracedReplica) -> int:
         """The round that a replica's push is of: the one that was open when it fetched."""
-        strategy, own = self._job.strategy, replica.copies[0].round
+        strategy, own = self._job.strategy, replica.open_round
         assert isinstance(strategy, Diloco), "others have no rounds"
         where = f"{self._file}: event {self._event}: replica {replica.pusher.replica}"
         if own == replica.round:

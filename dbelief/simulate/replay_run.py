@@ -224,7 +224,7 @@ class _ReplayRun:
         """Evaluate the parameters on a set; a reason to stop, if any."""
         split = self.data.validation if name == "validation" else self.data.test
         assert split is not None, f"there is no {name} data"
-        values = self.replay.shards.copy().values if values is None else values
+        values = self.replay.shards.values() if values is None else values
         loss, accuracy, metrics = self._quality(values, split)
         new = self._evaluated(loss, accuracy, self.progress.samples, dict(metrics))
         figures = {"set": name, "samples": new.samples, "loss": loss, "accuracy": accuracy, "metrics": dict(metrics)}
@@ -255,7 +255,7 @@ class _ReplayRun:
         if self.trained and self.data.validation is not None and (last is None or last.samples < self.progress.samples):
             self._try("validation")
         best = self.progress.best if self.progress.keep_best else None
-        values = self.kept[best.vector] if best is not None else self.replay.shards.copy().values
+        values = self.kept[best.vector] if best is not None else self.replay.shards.values()
         spans = self.layout.segments(self.layout.size)
         parts = ((span, values[span.start : span.stop]) for span in spans)
         write_model(self.folder / "model.safetensors", self.layout, parts, model_metadata(self.job, self.data.form))

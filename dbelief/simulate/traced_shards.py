@@ -8,38 +8,35 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from dbelief.arrays.backend import aligned_float32
+from dbelief.arrays.backend import Backend, aligned_float32
 from dbelief.arrays.push_source import PushSource
-from dbelief.core.layout import Layout, SegmentSpan
+from dbelief.core.layout import Layout, RankPart, SegmentSpan
 from dbelief.core.placement import Fetch, Placement, ShardPlacement
 from dbelief.core.push import PARAMETERS, Push, Pusher, PushResult, PushStats
 from dbelief.job import Diloco, Job
 from dbelief.optim import Rule, make_rule, round_mean, warm_up
+from dbelief.training.parameter_buffer import ParameterBuffer
 
 from .programs import part_of
 
 
-class FetchedCopy(NamedTuple):
-    """The parameters at a FETCH, which is not changed: replicas that fetch the same version share it.
+@dataclass(eq=False)
+class FetchedCopy:
+    """The parameters at a FETCH; replicas that fetch the same version share it, and none changes it.
 
     Attributes
     ----------
-    values
-        (N,) float32.
-    versions
-        (segments,) int64.
-    round
-        Number of the open round; 0 where there are none.
+    holders
+        Number of fetches whose replicas have not used it.
     """
 
-    values: np.ndarray
-    versions: np.ndarray
-    round: int
+    buffer: ParameterBuffer
+    holders: int = 0
 
 
 @dataclass
@@ -54,7 +51,7 @@ class KeptPush:
 
 @dataclass
 class Turn:
-    """What one replica fetches, and under which number it pushes.
+    """What one replica fetches, and what becomes of its pushes.
 
     Attributes
     ----------
@@ -64,7 +61,6 @@ class Turn:
         Receives its pushes where they are not to be applied now; None: they are applied at once.
     """
 
-    pusher: Pusher
     copies: deque[FetchedCopy]
     kept: deque[KeptPush] | None = None
 
@@ -122,8 +118,10 @@ class TracedShards:
         if of_rounds:
             round_mean.warm_up(longest)
         self._set(initial)
+        self._part = layout.part(0)
         self._newest: FetchedCopy | None = None
-        self.turn = Turn(Pusher(0, 0), deque())
+        self._free: list[FetchedCopy] = []
+        self.turn = Turn(deque())
 
     def _set(self, values: np.ndarray) -> None:
         push = Push(Pusher(0, 0), 1, assign=True)
@@ -139,8 +137,8 @@ class TracedShards:
 
     def pull(self, out: np.ndarray, versions: np.ndarray, *, vector: str = PARAMETERS, clock: int = 0) -> float:
         """See `Parameters.pull`: the oldest copy of the replica's that it has not used."""
-        copy = self.turn.copies.popleft()
-        out[:], versions[:] = copy.values, copy.versions
+        fetched = self.turn.copies.popleft().buffer
+        out[:], versions[:] = fetched.host, fetched.versions
         return 0.0
 
     def push(
@@ -153,15 +151,14 @@ class TracedShards:
         within: frozenset[int] | None = None,
     ) -> PushResult:
         """See `Parameters.push`; where it is kept, its result is not known."""
-        assert within is None, "a replay has no fragments"
-        push, host = replace(push, pusher=self.turn.pusher), self._on_host(values)
+        assert within is None, "rounds of a replay have no fragments"
+        assert fetch is None, "a lease of a replay has no fetch behind a push"
+        host = self._on_host(values)
         if self.turn.kept is None:
             result = self.apply(host, versions, push)
         else:
             result = PushResult(0.0)
             self.turn.kept.append(KeptPush(host.copy(), versions.copy(), push))
-        if fetch is not None:
-            self.pull(fetch.out, fetch.versions, clock=fetch.clock)
         return result
 
     def exchange(
@@ -188,16 +185,39 @@ class TracedShards:
 
     # -- what happens by the file ------------------------------------------------------------------------
 
-    def copy(self) -> FetchedCopy:
-        """The present parameters. Cost: a copy, where the last one is of an older version."""
+    def fetch(self) -> FetchedCopy:
+        """The present parameters, to be released. Cost: a copy, where the last one is of an older version."""
+        versions = self._shard.versions()
+        newest = self._newest
+        if newest is None or newest.buffer.versions.tolist() != versions:
+            if newest is not None and not newest.holders:
+                self._free.append(newest)
+            newest = self._newest = self._free.pop() if self._free else self._new_copy()
+            self.read(newest.buffer.host)
+            newest.buffer.versions[:] = versions
+        newest.holders += 1
+        return newest
+
+    def release(self, copy: FetchedCopy) -> None:
+        """One replica has used a copy, or does not need it: its memory is used again after the last."""
+        copy.holders -= 1
+        if not copy.holders and copy is not self._newest:
+            self._free.append(copy)
+
+    def _new_copy(self) -> FetchedCopy:
+        host = Backend("numpy", np)
+        return FetchedCopy(ParameterBuffer.make(self._part, len(self.placement.spans), host))
+
+    def read(self, out: np.ndarray) -> np.ndarray:
+        """Copy the present parameters into (N,) float32 `out`."""
         segments: Mapping[int, Any] = self._shard.segments
-        versions = [segments[span.index].version for span in self.placement.spans]
-        if self._newest is None or self._newest.versions.tolist() != versions:
-            values = self.array(self.placement.size)
-            for span in self.placement.spans:
-                values[span.start : span.stop] = segments[span.index].vectors[PARAMETERS]
-            self._newest = FetchedCopy(values, np.array(versions, np.int64), 0)
-        return self._newest._replace(round=self.rounds)
+        for span in self.placement.spans:
+            out[span.start : span.stop] = segments[span.index].vectors[PARAMETERS]
+        return out
+
+    def values(self) -> np.ndarray:
+        """A new copy of the present parameters, (N,) float32."""
+        return self.read(self.array(self.placement.size))
 
     def apply(self, values: np.ndarray, versions: np.ndarray, push: Push) -> PushResult:
         """Apply a push, or hold it until its round ends; its staleness in versions, with rounds in rounds."""
@@ -226,6 +246,49 @@ class TracedShards:
     def forget(self, incarnations: Sequence[int]) -> None:
         """Drop what is kept of replicas' incarnations that push no more; what they have pushed stays."""
         self._shard.forget(incarnations)
+
+
+class TracedFetcher:
+    """The worker's `Fetcher` on the copies of the replica whose turn it is.
+
+    Parameters
+    ----------
+    changes
+        Whether the trainer steps on what it has fetched, or needs it on a device: it gets a copy of its own then.
+    """
+
+    def __init__(self, shards: TracedShards, part: RankPart, backend: Backend, changes: bool) -> None:
+        self._shards, self._own = shards, None
+        if changes or backend.name != "numpy":
+            self._own = ParameterBuffer.make(part, len(shards.placement.spans), backend)
+
+    def fetch_now(self, clock: int) -> ParameterBuffer:
+        """See `FetchThread.fetch_now`."""
+        if self._own is None:
+            return self._shards.turn.copies.popleft().buffer
+        self._own.prepare_fetch()
+        self._shards.pull(self._own.host, self._own.versions, clock=clock)
+        return self._own
+
+    def request(self, clock: int) -> None:
+        """See `FetchThread.request`: of jobs with `overlap`, which the file replaces."""
+        raise NotImplementedError
+
+    def get(self) -> ParameterBuffer:
+        """See `FetchThread.get`: as `request`."""
+        raise NotImplementedError
+
+    @property
+    def spare(self) -> ParameterBuffer:
+        """See `FetchThread.spare`: for fetches that follow a push within a lease."""
+        raise NotImplementedError
+
+    def swap(self) -> ParameterBuffer:
+        """See `FetchThread.swap`: as `spare`."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """See `FetchThread.close`."""
 
 
 def rule_at_shards(job: Job) -> Rule:

@@ -48,4 +48,4 @@ def trained(job: Job, trace: DelayTrace | str, replicas: int = 1) -> tuple[np.nd
     with closing(replay):
         for _ in replay.run():
             assert not replay.trouble
-    return replay.shards.copy().values, replay
+    return replay.shards.values(), replay

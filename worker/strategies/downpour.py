@@ -35,7 +35,7 @@ from dbelief.training.phases import PhaseTimer
 
 from ..pipeline.batches import BatchSource
 from ..pipeline.buffers import GradientBuffer
-from ..pipeline.fetch_thread import FetchThread
+from ..pipeline.fetch_thread import Fetcher, FetchThread
 from ..pipeline.push_thread import PushThread
 from ..pipeline.table_rows import TableRows
 
@@ -82,6 +82,8 @@ class Downpour:
         Sum over the ranks of the replica, if there are several: see `clip_by_norm`.
     rows
         Rows of tables that the model reads; then each mini-batch is fetched for and pushed. None: it reads none.
+    fetcher
+        Fetches; None: a thread does.
     """
 
     def __init__(
@@ -98,16 +100,19 @@ class Downpour:
         noted: Callable[[DataLease, int, int, np.ndarray], None] | None = None,
         total: Callable[[float], float] = lambda squares: squares,
         rows: TableRows | None = None,
+        fetcher: Fetcher | None = None,
     ) -> None:
         self._rows = rows
         self._model, self._part, self._backend, self._shards = model, part, backend, parameters
         self._pusher, self._batches, self._settings, self._phases = pusher, batches, settings, phases
         self._noted, self._total = noted, total
         segments, allocate = len(parameters.placement.spans), parameters.array
-        fetched = ParameterBuffer.make(part, segments, backend, allocate)
-        # Only with `overlap` are parameters computed on while others arrive.
-        spare = ParameterBuffer.make(part, segments, backend, allocate) if settings.overlap else fetched
-        self._fetcher = FetchThread(parameters, (fetched, spare))
+        if fetcher is None:
+            fetched = ParameterBuffer.make(part, segments, backend, allocate)
+            # Only with `overlap` are parameters computed on while others arrive.
+            spare = ParameterBuffer.make(part, segments, backend, allocate) if settings.overlap else fetched
+            fetcher = FetchThread(parameters, (fetched, spare))
+        self._fetcher: Fetcher = fetcher
         count = 1 if not settings.overlap and settings.cadence.fetches_after_every_push else SLOTS
         slots = [GradientBuffer.make(part, segments, backend, allocate) for _ in range(count)]
         self._sender = PushThread(self._push, slots, acknowledged)

@@ -21,6 +21,7 @@ from dbelief.training.schedule import learning_rate, total_samples
 from dbelief.training.session import Session
 
 from ..pipeline.batches import BatchLoader, BatchSource
+from ..pipeline.fetch_thread import Fetcher
 from ..pipeline.table_rows import TableRows
 from ..rendezvous import Rendezvous
 from .diloco import Diloco
@@ -43,11 +44,12 @@ def pushing(
     rows: TableRows | None = None,
     batches: BatchSource | None = None,
     scratch: Allocate | None = None,
+    fetcher: Fetcher | None = None,
 ) -> Downpour | Elastic | Diloco:
     """Create the trainer of a replica that pushes to the shards: Downpour SGD, elastic averaging, or DiLoCo.
 
     Where one process has many replicas, which train leases one after the other, they may share `batches` and memory:
-    see `Elastic` for `scratch`.
+    see `Elastic` for `scratch`, and `Downpour` for `fetcher`.
     """
     batches = batches or BatchLoader(train, strategy.batch, session.job.seed, session.backend)
     first = model, session.part, session.backend, session.parameters, session.pusher, batches
@@ -68,7 +70,7 @@ def pushing(
         return Diloco(*first, DilocoSettings.of(strategy, rate), *last, scratch)
     cadence = FetchPushSchedule(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal)
     local = DownpourSettings(cadence, rate, strategy.local_rate, strategy.overlap, strategy.clip_norm)
-    return Downpour(*first, local, *last, rows)
+    return Downpour(*first, local, *last, rows, fetcher)
 
 
 def table_rows(session: Session) -> TableRows | None:

@@ -142,7 +142,7 @@ def test_a_pass_over_the_events_begins_anew() -> None:
 
 
 def _copies(replay: DelayReplay) -> list[np.ndarray]:
-    return [copy.values for replica in replay._replicas for copy in replica.copies]
+    return [copy.buffer.host for replica in replay._replicas for copy in replica.copies]
 
 
 def test_replicas_that_have_fetched_one_version_share_a_copy() -> None:
