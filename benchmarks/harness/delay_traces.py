@@ -54,7 +54,7 @@ def drawn(
 
 
 def _free(replicas: int, pushes: int, each: tuple[int, int], times: Iterator[float]) -> Events:
-    """Replicas that wait for nobody; `each` with 0 fetches: only before the first push."""
+    """Replicas that never wait; `each` with 0 fetches: only before the first push."""
     fetches, of_cycle = each
     steps = max(1, fetches) * of_cycle
     events: Events = [(FETCH, number) for number in range(replicas)]

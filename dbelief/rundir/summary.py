@@ -32,6 +32,19 @@ class RoundFigures(BaseModel):
     computing: float | None = Field(description="share of the replicas' time, 0 to 1")
 
 
+class DelayFigures(BaseModel):
+    """Figures of a job with delays."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    file: str = Field(description="the delays file")
+    events: int = Field(ge=1, description="events in it")
+    passes: int = Field(ge=1, description="how often they were begun")
+    staleness: list[int] = Field(
+        description="pushes by staleness, in classes: 0, 1, 2, 3, 4, and up to 6, 8, 12, 16, 24, 32, 64, 128 and more"
+    )
+
+
 class Summary(BaseModel):
     """Result of a run; further fields are kept. A missing number (or NaN) is None."""
 
@@ -90,6 +103,11 @@ class Summary(BaseModel):
         default=None,
         description="of a job in lockstep: "
         + ", ".join(f"{name} ({field.description})" for name, field in RoundFigures.model_fields.items()),
+    )
+    delays: DelayFigures | None = Field(
+        default=None,
+        description="of a job with delays: "
+        + ", ".join(f"{name} ({field.description})" for name, field in DelayFigures.model_fields.items()),
     )
 
     wall_s: float = Field(ge=0, description="seconds from start to end; of a resumed run, the sum over its processes")

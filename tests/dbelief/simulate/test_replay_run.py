@@ -64,7 +64,9 @@ def test_a_run_has_a_folder_as_any_other(tmp_path: Path, caplog: pytest.LogCaptu
     assert 1 < summary.staleness_mean < 6
     assert summary.test_accuracy is not None
     assert summary.test_accuracy > 0.8
-    assert summary.model_dump()["delays"]["events"] == 5 + 2 * 200
+    assert summary.delays is not None
+    assert (summary.delays.events, summary.delays.passes) == (5 + 2 * 200, 1)
+    assert sum(summary.delays.staleness) == summary.pushes == 158
     assert json.loads((folder / "summary.json").read_text())["pushes"] == summary.pushes
     kinds = [event["event"] for event in read_events(folder / "events.jsonl")]
     assert kinds[0] == "state"
