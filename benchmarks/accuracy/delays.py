@@ -65,7 +65,7 @@ MODELS = {
     },
     "gpt": {
         "model": {"python": f"{Path(__file__).with_name('delays_gpt.py')}:model"},
-        "limits": {"samples": 40_000},
+        "limits": {"samples": 16_000},
     },
 }
 BATCH = {"mnist": 20, "gpt": 8}

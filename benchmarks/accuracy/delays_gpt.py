@@ -20,11 +20,9 @@ with mock.patch.object(sys, "argv", ["char_gpt", "no text"]):  # it reads the na
 gpt.CONTEXT, gpt.WIDTH, gpt.HEADS, gpt.LAYERS = CONTEXT, 64, 4, 2
 
 
-class NextLetter(torch.nn.Module):
+def loss_of(outputs: Any, targets: Any) -> Any:
     """Mean cross-entropy of the letters that follow; targets are their numbers as float32, (m, CONTEXT)."""
-
-    def forward(self, outputs: Any, targets: Any) -> Any:
-        return torch.nn.functional.cross_entropy(outputs.flatten(0, 1), targets.long().flatten())
+    return torch.nn.functional.cross_entropy(outputs.flatten(0, 1), targets.long().flatten())
 
 
 def network() -> Any:
@@ -35,4 +33,4 @@ def network() -> Any:
 
 def model() -> TorchModel:
     """What the job file names."""
-    return TorchModel(network, NextLetter())
+    return TorchModel(network, loss_of)

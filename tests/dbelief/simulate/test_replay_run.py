@@ -124,7 +124,7 @@ def test_wall_time_ends_the_training(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_run_keeps_what_was_trained(tmp_path: Path) -> None:
-    shown = []
+    shown: list[object] = []
 
     def interrupt(status: object) -> None:
         if not shown:
