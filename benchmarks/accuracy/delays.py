@@ -61,7 +61,7 @@ MODELS = {
     "mnist": {
         "model": {"layers": [{"dense": 256}, "relu", {"dense": 10}], "loss": "softmax_cross_entropy"},
         "data": {"source": "idx", "folder": "${DBELIEF_DATA}/mnist", "validation": 5000},
-        "limits": {"epochs": 10},
+        "limits": {"epochs": 4},
     },
     "gpt": {
         "model": {"python": f"{Path(__file__).with_name('delays_gpt.py')}:model"},
