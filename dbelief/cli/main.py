@@ -316,12 +316,18 @@ def job_group() -> None:
 @click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB", shell_complete=job_files)
 @set_option()
 def check_command(job_file: Path, overrides: tuple[str, ...]) -> None:
-    """Check a job file, its data and its model, without training."""
+    """Check a job file, its data, its model and its delays, without training."""
+    from dbelief.job import load_job
     from dbelief.training.job_check import check_job
 
     with cli_errors():
-        for line in check_job(job_file, parse_overrides(overrides)):
+        fields = parse_overrides(overrides)
+        for line in check_job(job_file, fields):
             print(line)
+        if (job := load_job(job_file, fields)).delays is not None:
+            from dbelief.simulate.replay_run import DelayedJob
+
+            print(DelayedJob.of(job).description)
 
 
 @job_group.command("schema")

@@ -6,6 +6,7 @@ import math
 
 from dbelief.errors import JobError, UserError
 from dbelief.job import Diloco, Downpour, Job, NoData, ScriptModel, Wire
+from dbelief.url import Url
 
 from .delays import DelayTrace
 from .replay import kind_of
@@ -64,6 +65,7 @@ def _misfit(job: Job) -> str | None:
         "wire must be left out: nothing travels": job.wire != Wire(),
         "scale must be null: the file has the replicas": job.scale is not None,
         "record must be false: the file has the order": job.record,
+        "output must be a folder": isinstance(job.output, Url),
         "track must be []: `dbelief track RUN` gives the run to trackers": bool(job.track),
     }
     return next((why for why, holds in refused.items() if holds), None)

@@ -76,6 +76,12 @@ class DelayedJob:
             log.info(f"{plural(trace.replicas, 'replica')}, as {file} has them")
         return cls(job.model_copy(update={"replicas": trace.replicas}), file, trace)
 
+    @property
+    def description(self) -> str:
+        """The delays, in one line."""
+        trace = self.trace
+        return f"delays: {plural(trace.replicas, 'replica')}, {len(trace):,} events, {trace.pushes:,} of them pushes"
+
     def run(
         self,
         show: Callable[[Mapping[str, Any]], None] = lambda status: None,

@@ -236,6 +236,7 @@ def test_a_file_of_another_job_is_refused_by_event(strategy: dict[str, Any], eve
         ({"record": True}, "record must be false: the file has the order"),
         ({"wire": {"push": "fp16"}}, "wire must be left out: nothing travels"),
         ({"track": ["mlflow"]}, "track must be []: `dbelief track RUN` gives the run to trackers"),
+        ({"output": "s3://bucket/runs"}, "output must be a folder"),
         ({"scale": "auto"}, "scale must be null: the file has the replicas"),
         ({"strategy": EASGD}, "d.npz is of strategy downpour, and that of async-easgd is elastic"),
     ],

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from benchmarks.harness.delay_traces import drawn
 from dbelief.cli.inspect_run import evaluate_run
+from dbelief.cli.main import main
 from dbelief.errors import DataError, UserError
 from dbelief.job import Job, load_job
 from dbelief.launch.train import run_job
@@ -162,6 +164,25 @@ def test_a_file_that_is_missing_is_named_before_a_folder_is_made(tmp_path: Path)
     with pytest.raises(DataError, match=f"^{tmp_path}/d.npz: no such file$"):
         run_job(file, {}, quiet=True)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_check_of_the_job_is_one_of_its_delays(tmp_path: Path) -> None:
+    file = file_of(tmp_path)
+    said = CliRunner().invoke(main, ["job", "check", str(file)])
+    assert said.exit_code == 0
+    assert said.output.splitlines()[-1] == "delays: 5 replicas, 405 events, 200 of them pushes"
+    drawn(ROUNDS, 2, 4).write(tmp_path / "d.npz")
+    wrong = CliRunner().invoke(main, ["job", "check", str(file)])
+    assert wrong.exit_code == 2
+
+
+def test_a_sweep_runs_over_delays(tmp_path: Path) -> None:
+    file = file_of(tmp_path, limits={"samples": 300})
+    drawn(DOWNPOUR, 2, 40).write(tmp_path / "two.npz")
+    said = CliRunner().invoke(main, ["sweep", str(file), "--set", "delays=d.npz,two.npz"])
+    assert said.exit_code == 0, said.output
+    found = sorted((tmp_path / "runs").rglob("summary.json"))
+    assert sorted(json.loads(path.read_text())["replicas"] for path in found) == [2, 5]
 
 
 @pytest.mark.parametrize(
