@@ -136,8 +136,10 @@ def trained(fields: Row, folder: Path) -> Row:
     began_s = time.perf_counter()
     try:
         summary = dbelief.train({**fields, "output": str(folder / "runs")}).summary
-    except RuntimeFailure:  # it has diverged
+    except RuntimeFailure:
         summary = read_summary(folder / "runs" / fields["name"] / "summary.json")
+        if summary.state != "failed":  # it was stopped; else it has diverged
+            raise
     copied = ("test_accuracy", "test_loss", "staleness_mean", "samples", "replicas", "reason")
     row = {name: getattr(summary, name) for name in copied}
     return row | {"wall_s": time.perf_counter() - began_s}

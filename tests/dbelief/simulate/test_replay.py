@@ -203,6 +203,31 @@ def test_a_replica_that_trains_alone_and_is_lost_is_replaced() -> None:
 
 
 @pytest.mark.parametrize(
+    ("strategy", "other"),
+    [
+        ({**SGD, "staleness": 4}, SGD),
+        ({"name": "async-sgd", "batch": BATCH, "rate": 0.01}, SGD),
+        (
+            {"name": "async-msgd", "batch": BATCH, "rate": 0.01, "mu": 0.5},
+            {**SGD, "rule": {"name": "caffe-momentum", "rate": 0.01, "mu": 0.5}},
+        ),
+        ({**DILOCO, "blend": 0.0}, DILOCO),
+    ],
+)
+def test_strategies_that_compute_the_same_train_the_same(strategy: dict[str, Any], other: dict[str, Any]) -> None:
+    """A bound on the staleness is the file's matter; asynchronous SGD is Downpour with nothing to choose."""
+    trace = drawn(ROUNDS if other is DILOCO else DOWNPOUR, 4, 60)
+    assert np.array_equal(trained(job_of(strategy), trace)[0], trained(job_of(other), trace)[0])
+
+
+def test_a_blend_keeps_a_share_of_a_replica_s_own_parameters() -> None:
+    trace = drawn(ROUNDS, 3, 60)
+    found = [trained(job_of({**DILOCO, "blend": blend}), trace)[0] for blend in (0.0, 0.5)]
+    assert not np.array_equal(*found)
+    assert np.isfinite(found[1]).all()
+
+
+@pytest.mark.parametrize(
     ("strategy", "events", "words"),
     [
         ({**SGD, "n_push": 2}, "F0 F0 P0", "event 1: replica 0 fetches more often than it pushes with n_fetch 1 and"),

@@ -176,6 +176,8 @@ def test_a_check_of_the_job_is_one_of_its_delays(tmp_path: Path) -> None:
     assert wrong.exit_code == 2
 
 
+@pytest.mark.processes
+@pytest.mark.long
 def test_a_sweep_runs_over_delays(tmp_path: Path) -> None:
     file = file_of(tmp_path, limits={"samples": 300})
     drawn(DOWNPOUR, 2, 40).write(tmp_path / "two.npz")
