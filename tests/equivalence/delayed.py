@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness.delay_traces import trace_of
+from dbelief.arrays.backend import Backend
 from dbelief.data import load
 from dbelief.job import Job
 from dbelief.simulate.delays import FETCH, LOST, PUSH, ROUND, DelayTrace
@@ -31,20 +32,22 @@ def job_of(folder: Path, strategy: dict[str, Any], **fields: Any) -> Job:
     return small_job(folder, strategy, **{"record": False, **fields})
 
 
-def replay_of(job: Job, trace: DelayTrace | str, replicas: int = 1) -> DelayReplay:
+def replay_of(job: Job, trace: DelayTrace | str, replicas: int = 1, backend: Backend = HOST) -> DelayReplay:
     """A replay that has not begun; `trace`: or words for `events_of`."""
     if isinstance(trace, str):
         trace = trace_of(kind_of(job) or "", replicas, events_of(trace))
     check_delays(job, trace, "d.npz")
     job = job.model_copy(update={"replicas": trace.replicas})
     data = load(job.data, job.folder)
-    model, _ = build_model(job, data, HOST)
-    return DelayReplay(job, trace, "d.npz", data, model, *initial_values(job, model), HOST)
+    model, _ = build_model(job, data, backend)
+    return DelayReplay(job, trace, "d.npz", data, model, *initial_values(job, model), backend)
 
 
-def trained(job: Job, trace: DelayTrace | str, replicas: int = 1) -> tuple[np.ndarray, DelayReplay]:
+def trained(
+    job: Job, trace: DelayTrace | str, replicas: int = 1, backend: Backend = HOST
+) -> tuple[np.ndarray, DelayReplay]:
     """The parameters at the end of a replay, and the replay."""
-    replay = replay_of(job, trace, replicas)
+    replay = replay_of(job, trace, replicas, backend)
     with closing(replay):
         for _ in replay.run():
             assert not replay.trouble

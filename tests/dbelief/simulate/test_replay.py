@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.harness.delay_traces import drawn, trace_of
+from dbelief.arrays.backend import Backend
 from dbelief.core.push import STALENESS
 from dbelief.errors import DataError, JobError
 from dbelief.job import Job
@@ -222,9 +223,28 @@ def test_strategies_that_compute_the_same_train_the_same(strategy: dict[str, Any
 
 def test_a_blend_keeps_a_share_of_a_replica_s_own_parameters() -> None:
     trace = drawn(ROUNDS, 3, 60)
-    found = [trained(job_of({**DILOCO, "blend": blend}), trace)[0] for blend in (0.0, 0.5)]
-    assert not np.array_equal(*found)
-    assert np.isfinite(found[1]).all()
+    without, blended = (trained(job_of({**DILOCO, "blend": blend}), trace)[0] for blend in (0.0, 0.5))
+    assert not np.array_equal(without, blended)
+    assert np.isfinite(blended).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("strategy", "kind", "each"),
+    [
+        (SGD, DOWNPOUR, (1, 1)),
+        ({**SGD, "n_fetch": 2}, DOWNPOUR, (1, 2)),
+        ({**EASGD, "period": 2}, ELASTIC, (1, 1)),
+        (DILOCO, ROUNDS, (1, 1)),
+    ],
+)
+def test_replicas_on_a_device_train_as_on_the_host(
+    cuda: Backend, strategy: dict[str, Any], kind: str, each: tuple[int, int]
+) -> None:
+    trace = drawn(kind, 4, 60, each=each)
+    on_host, _ = trained(job_of(strategy), trace)
+    on_device, _ = trained(job_of(strategy), trace, backend=cuda)
+    np.testing.assert_allclose(on_device, on_host, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
