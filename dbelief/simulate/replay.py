@@ -30,7 +30,7 @@ from dbelief.data import Dataset
 from dbelief.errors import DataError
 from dbelief.job import Asynchronous, Diloco, Downpour, Elastic, Job
 from dbelief.nn import Model
-from dbelief.process.runtime import runtime, use_runtime
+from dbelief.process.runtime import use_runtime
 from dbelief.training.phases import PhaseTimer
 
 from .delays import DOWNPOUR, ELASTIC, FETCH, LOST, PUSH, ROUNDS, DelayTrace
@@ -38,6 +38,8 @@ from .programs import OneThread, part_of
 from .traced_shards import FetchedCopy, KeptPush, ScratchMemory, TracedFetcher, TracedShards, Turn
 
 _TOGETHER = Pusher(0, 1)
+_NO_TIME_S = 0.0
+"""Time of all reports: how long a loss stays high is a matter of machines, and a replay has the same result on all."""
 
 
 def kind_of(job: Job) -> str | None:
@@ -288,7 +290,7 @@ class DelayReplay:
         report = self._report(
             pushes=1, samples=done.samples, steps=done.steps, loss_sum=done.loss_sum, staleness_sum=result.staleness
         )
-        self.trouble = training.progress.record_report(pusher.replica, report, runtime.monotonic()) or ""
+        self.trouble = training.progress.record_report(pusher.replica, report, _NO_TIME_S) or ""
 
     def warm_start_ended(self) -> bool:
         """Whether the warm start has just ended: the others go on at their next FETCH."""

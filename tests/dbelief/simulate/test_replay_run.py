@@ -149,6 +149,15 @@ def test_a_training_that_diverges_fails(tmp_path: Path) -> None:
     assert not (folder / "model.safetensors").exists()
 
 
+def test_a_high_loss_fails_the_run_where_no_time_is_allowed(tmp_path: Path) -> None:
+    strategy = {**DIGITS, "rule": {"name": "sgd", "rate": 1e4}}
+    fields: dict[str, Any] = {"strategy": strategy, "limits": {"samples": 1000}}
+    assert run(file_of(tmp_path, **fields))[1].state == "done"
+    code, summary, _ = run(file_of(tmp_path, **fields, divergence={"seconds": 0.0}))
+    assert (code, summary.state) == (1, "failed")
+    assert "has been above 10 times its start" in summary.reason
+
+
 def test_a_file_of_another_job_fails_the_run_by_its_event(tmp_path: Path) -> None:
     file = file_of(tmp_path, strategy={**DIGITS, "n_fetch": 3, "n_push": 3, "warm_start": None})
     drawn(DOWNPOUR, 2, 4, each=(2, 1)).write(tmp_path / "d.npz")
