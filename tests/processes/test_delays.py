@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness.delay_traces import drawn
-from dbelief.simulate.delays import DOWNPOUR
+from dbelief.simulate.delays import DOWNPOUR, ELASTIC, ROUNDS
 
-from .conftest import Operator, dbelief
+from .conftest import Operator, dbelief, parameters
 
 pytestmark = pytest.mark.processes
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
@@ -40,6 +40,26 @@ def test_a_hundred_replicas_learn_the_digits(operator: Operator) -> None:
     ]
     assert "100 replicas" in dbelief("status", str(folder))
     assert "37,710, 30.00 epochs" in dbelief("report", str(folder))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("kind", "strategy"),
+    [
+        (DOWNPOUR, "{name: downpour, batch: 16, rule: {name: adagrad, rate: 0.03}, clip_norm: 2.0}"),
+        (DOWNPOUR, "{name: downpour, batch: 16, rule: {name: adam, rate: 0.003}, n_push: 3, n_fetch: 3}"),
+        (ELASTIC, "{name: async-measgd, batch: 16, rate: 0.01, period: 4}"),
+        (ROUNDS, "{name: diloco, batch: 16, steps: 5, inner: {name: adamw, rate: 0.003}}"),
+    ],
+)
+def test_one_replica_has_the_bits_of_its_processes(tmp_path: Path, kind: str, strategy: str) -> None:
+    """A real job of one replica, and the same by delays of one."""
+    drawn(kind, 1, 100).write(tmp_path / "d.npz")
+    fields = [f"strategy={strategy}", "replicas=1", "shards=1", "limits.epochs=2", "schedule={kind: poly, power: 0.5}"]
+    words = ["train", "--quiet", str(EXAMPLE), *(part for field in fields for part in ("--set", field))]
+    dbelief(*words, "--set", "name=real", folder=tmp_path)
+    dbelief(*words, "--set", "name=delayed", "--set", f"delays={tmp_path}/d.npz", folder=tmp_path)
+    assert parameters(tmp_path / "runs" / "real") == parameters(tmp_path / "runs" / "delayed")
 
 
 @pytest.mark.parametrize(
