@@ -116,6 +116,10 @@ class DelayReplay:
         Number of LOST events.
     trouble
         Why the job is to fail, "" while it trains well.
+    staleness
+        Of all pushes, in versions; in rounds, in rounds.
+    late_pushes
+        Pushes that came after the end of their round.
     """
 
     def __init__(
@@ -193,10 +197,6 @@ class DelayReplay:
         trainers = [self._shared, *(replica.trainer for replica in self._replicas)]
         for trainer in filter(None, trainers):
             trainer.close()
-
-    def usage(self) -> dict[str, float]:
-        """Seconds by phase, of all replicas."""
-        return dict(self._phases.seconds)
 
     def _fetch(self, replica: TracedReplica) -> None:
         warm = self.training.progress.warm_start
