@@ -50,9 +50,9 @@ from dbelief.errors import RuntimeFailure
 from dbelief.job import Job, build_job
 from dbelief.optim import apply_rule, make_rule, warm_up
 from dbelief.rundir.summary import read_summary
-from dbelief.simulate.delays import DOWNPOUR, ELASTIC, ROUNDS
-from dbelief.simulate.programs import part_of
-from dbelief.simulate.replay import DelayReplay
+from dbelief.simulate.replay.delays import DOWNPOUR, ELASTIC, ROUNDS
+from dbelief.simulate.replay.programs import part_of
+from dbelief.simulate.replay.replayed_job import DelayReplay
 from dbelief.training.session import build_model, initial_values
 
 Row = dict[str, Any]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dbelief.simulate.delays import DOWNPOUR, FETCH, PUSH, ROUND, ROUNDS, DelayTrace
+from dbelief.simulate.replay.delays import DOWNPOUR, FETCH, PUSH, ROUND, ROUNDS, DelayTrace
 
 Events = list[tuple[int, int]]
 

@@ -325,7 +325,7 @@ def check_command(job_file: Path, overrides: tuple[str, ...]) -> None:
         for line in check_job(job_file, fields):
             print(line)
         if (job := load_job(job_file, fields)).delays is not None:
-            from dbelief.simulate.replay_run import DelayedJob
+            from dbelief.simulate.replay.run import DelayedJob
 
             print(DelayedJob.of(job).description)
 

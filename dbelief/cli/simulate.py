@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -67,13 +68,14 @@ def simulate_job(
         warm_s,
         seed,
         _kills(kills),
-        ROOM * pushes if delays_file is not None else 0,
     )
     outcome, world = run(scenario)
     if delays_file is not None:
-        delays_of(scenario, world, pushes).write(delays_file)
+        # Without the job's end, whose last leases are shorter: a replay goes round.
+        traced = replace(scenario, traced=ROOM * pushes, endless=True)
+        delays_of(traced, run(traced)[1], pushes).write(delays_file)
     if plot is not None:
-        from dbelief.simulate.picture import draw
+        from dbelief.tools.report.simulation import draw
 
         draw(plot, scenario, outcome, world)
     if as_json:

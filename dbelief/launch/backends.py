@@ -98,7 +98,7 @@ class Where:
 
     def _check_delays(self, job: Job) -> None:
         if job.delays is not None:
-            from dbelief.simulate.replay_check import refuse_options
+            from dbelief.simulate.replay.check import refuse_options
 
             refuse_options(job, {f"--on {self.backend}": True})
 

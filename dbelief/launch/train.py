@@ -101,8 +101,8 @@ def _run_with_delays(
     pictures: Callable[[Path, str], Pictures] | None = None,
 ) -> _Ended:
     """Train a job with delays in this process; arguments as of `LocalCluster`."""
-    from dbelief.simulate.replay_check import refuse_options
-    from dbelief.simulate.replay_run import DelayedJob
+    from dbelief.simulate.replay.check import refuse_options
+    from dbelief.simulate.replay.run import DelayedJob
 
     elsewhere = site is not None and not isinstance(site, LoopbackSite)
     given = {"--resume": resume, "--on": elsewhere, "--page": page is not None, "--no-shared-memory": not shared_memory}

@@ -13,11 +13,11 @@ from dbelief.job import Job, Sandblaster
 from dbelief.job.lease_size import FEW, LEASES_PER_S, lease_size
 
 from .costs import Costs
-from .draws import drawn, exponential, lognormal
+from .events.draws import drawn, exponential, lognormal
+from .events.parts import MACHINE, MOST_PROCESSORS, REPLICA, Failures, Schedule, Service, World, make_world
+from .events.passes import Pass
 from .exchange_schedule import ExchangeSchedule, schedule_of
 from .fleet import Fleet, Group
-from .parts import MACHINE, MOST_PROCESSORS, REPLICA, Failures, Schedule, Service, World, make_world
-from .passes import Pass
 
 NEVER = math.inf
 UNLIMITED = 1 << 60
@@ -44,6 +44,8 @@ class Scenario:
         Seconds at which a machine of the first group with workers, a shard, or the coordinator fails, by role.
     traced
         Events that are recorded.
+    endless
+        Whether the job goes on past its limits.
     """
 
     job: Job
@@ -56,6 +58,7 @@ class Scenario:
     seed: int = 1
     kills: Mapping[str, float] = field(default_factory=dict)
     traced: int = 0
+    endless: bool = False
 
     def world(self) -> World:
         """The world before its first event.
@@ -158,7 +161,9 @@ class Scenario:
 
     @property
     def total_samples(self) -> int | None:
-        """Samples at which the job ends; None where its limits do not say, or the training set is not known."""
+        """Samples at which the job ends; None where it has no such limit, or the training set is not known."""
+        if self.endless:
+            return None
         limits = self.job.limits
         found = [] if limits.samples is None else [limits.samples]
         if limits.epochs is not None and self.samples:

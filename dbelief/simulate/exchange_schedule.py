@@ -15,8 +15,8 @@ from dbelief.plan.allreduce_cost import Link
 from dbelief.plan.communication_cost import predict
 from dbelief.plan.shard_traffic import fetched_bytes, pushed_bytes
 
-from .exchanges import FETCH, PUSH
-from .parts import MOST_EXCHANGES
+from .events.exchanges import FETCH, PUSH
+from .events.parts import MOST_EXCHANGES
 
 ALL = 1 << 40
 """A quorum of all members; and mini-batches of a whole segment."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from .description import Scenario
-from .event_loop import simulate
-from .parts import (
+from .events.event_loop import simulate
+from .events.parts import (
     BINS,
     COMPUTED_S,
     COORDINATOR_FAILURES,
@@ -34,7 +34,7 @@ from .parts import (
     WORKER_FAILURES,
     World,
 )
-from .passes import simulate_passes
+from .events.passes import simulate_passes
 
 QUANTILES = (0.5, 0.9, 0.99)
 SATURATED = 0.95

@@ -7,12 +7,12 @@ import numpy as np
 from dbelief.errors import UserError
 from dbelief.job import Elastic
 
-from .delays import DOWNPOUR, ELASTIC, ROUNDS, DelayTrace
 from .description import Scenario
-from .exchanges import PUSHED
-from .parts import World
+from .events.exchanges import PUSHED
+from .events.parts import World
+from .replay.delays import DOWNPOUR, ELASTIC, ROUNDS, DelayTrace
 
-ROOM = 4
+ROOM = 12
 """Events that are recorded for each push: fetches, rounds and losses too."""
 
 

@@ -12,7 +12,7 @@ def programs_of_the_tree() -> Iterator[None]:
     """A replay finds programs as they are installed; here they are imported by their folders already."""
     folders = {"ps": "ps_server", "worker": "worker", "coordinator": "coordinator"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dbelief.simulate.programs.package_of", folders.__getitem__)
+        patch.setattr("dbelief.simulate.replay.programs.package_of", folders.__getitem__)
         yield
 
 

@@ -12,9 +12,9 @@ from benchmarks.harness.delay_traces import trace_of
 from dbelief.arrays.backend import Backend
 from dbelief.data import load
 from dbelief.job import Job
-from dbelief.simulate.delays import FETCH, LOST, PUSH, ROUND, DelayTrace
-from dbelief.simulate.replay import DelayReplay, kind_of
-from dbelief.simulate.replay_check import check_delays
+from dbelief.simulate.replay.check import check_delays
+from dbelief.simulate.replay.delays import FETCH, LOST, PUSH, ROUND, DelayTrace
+from dbelief.simulate.replay.replayed_job import DelayReplay, kind_of
 from dbelief.training.session import build_model, initial_values
 from tests.equivalence.harness import HOST, small_job
 

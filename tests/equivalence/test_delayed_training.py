@@ -13,7 +13,7 @@ import pytest
 from dbelief.core.push import Pusher
 from dbelief.job import Job
 from dbelief.optim import make_rule
-from dbelief.simulate.delays import FETCH, LOST, PUSH, ROUND
+from dbelief.simulate.replay.delays import FETCH, LOST, PUSH, ROUND
 from dbelief.training.schedule import learning_rate
 from tests.equivalence.by_hand import Server, pseudocode, sequential
 from tests.equivalence.delayed import events_of, job_of, trained

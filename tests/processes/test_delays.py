@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness.delay_traces import drawn
-from dbelief.simulate.delays import DOWNPOUR, ELASTIC, ROUNDS
+from dbelief.simulate.replay.delays import DOWNPOUR, ELASTIC, ROUNDS
 
 from .conftest import Operator, dbelief, parameters
 

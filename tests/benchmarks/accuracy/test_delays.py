@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks.accuracy import delays
 from dbelief.job import build_job
-from dbelief.simulate.delays import DelayTrace
-from dbelief.simulate.replay import kind_of
-from dbelief.simulate.replay_check import check_delays
+from dbelief.simulate.replay.check import check_delays
+from dbelief.simulate.replay.delays import DelayTrace
+from dbelief.simulate.replay.replayed_job import kind_of
 
 
 @pytest.mark.parametrize("way", delays.KINDS)

@@ -10,8 +10,8 @@ from coordinator.core.messages import WorkRequest
 from coordinator.core.warm_start import WarmStart
 from coordinator.scheduling.free_running import FreeRunningPolicy
 from coordinator.scheduling.lease_pacing import LeasePacing
-from dbelief.job.lease_size import FEW, LEASES_PER_S
 from coordinator.scheduling.leases import Leases
+from dbelief.job.lease_size import FEW, LEASES_PER_S
 
 SIZE = 40
 

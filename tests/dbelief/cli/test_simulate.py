@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dbelief.cli.main import main
-from dbelief.simulate.delays import DelayTrace
+from dbelief.simulate.replay.delays import DelayTrace
 
 JOB = """
 name: small

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.harness.delay_traces import drawn, trace_of
 from dbelief.errors import DataError
-from dbelief.simulate.delays import DOWNPOUR, ELASTIC, FETCH, LOST, PUSH, ROUND, ROUNDS, DelayTrace
+from dbelief.simulate.replay.delays import DOWNPOUR, ELASTIC, FETCH, LOST, PUSH, ROUND, ROUNDS, DelayTrace
 from tests.equivalence.delayed import events_of
 
 
@@ -41,7 +41,7 @@ def test_what_is_written_is_read(tmp_path: Path, strategy: str) -> None:
 def test_events_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = drawn(DOWNPOUR, 3, 50)
     whole = list(trace.events())
-    monkeypatch.setattr("dbelief.simulate.delays._AT_ONCE", 7)
+    monkeypatch.setattr("dbelief.simulate.replay.delays._AT_ONCE", 7)
     assert list(trace.events()) == whole
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbelief.simulate.event_loop import simulate
+from dbelief.simulate.events.event_loop import simulate
+from dbelief.simulate.events.parts import BINS, PUSHES, STALENESS
 from dbelief.simulate.outcome import run
-from dbelief.simulate.parts import BINS, PUSHES, STALENESS
 
 from .fleets import FREE, fleet, job, scenario
 

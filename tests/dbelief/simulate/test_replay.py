@@ -17,8 +17,8 @@ from dbelief.arrays.backend import Backend
 from dbelief.core.push import STALENESS
 from dbelief.errors import DataError, JobError
 from dbelief.job import Job
-from dbelief.simulate.delays import DOWNPOUR, ELASTIC, FETCH, LOST, PUSH, ROUNDS, DelayTrace
-from dbelief.simulate.replay import DelayReplay
+from dbelief.simulate.replay.delays import DOWNPOUR, ELASTIC, FETCH, LOST, PUSH, ROUNDS, DelayTrace
+from dbelief.simulate.replay.replayed_job import DelayReplay
 from tests.equivalence.delayed import replay_of, trained
 from tests.jobs import CLASSES, dense, small_job
 

@@ -21,8 +21,8 @@ from dbelief.launch.train import run_job
 from dbelief.rundir.events import read_events
 from dbelief.rundir.result import read_model
 from dbelief.rundir.summary import Summary
-from dbelief.simulate.delays import DOWNPOUR, ROUNDS
-from dbelief.simulate.replay_run import DelayedJob
+from dbelief.simulate.replay.delays import DOWNPOUR, ROUNDS
+from dbelief.simulate.replay.run import DelayedJob
 from dbelief.training.session import build_model, initial_values
 from tests.equivalence.delayed import trained
 from tests.equivalence.harness import HOST

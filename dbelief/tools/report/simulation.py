@@ -9,11 +9,11 @@ import numpy as np
 
 from dbelief.errors import UserError
 from dbelief.monitor.format import plural
-from dbelief.tools.report.pictures import import_matplotlib
+from dbelief.simulate.description import Scenario
+from dbelief.simulate.events.parts import BINS, World
+from dbelief.simulate.outcome import SATURATED, Outcome, rates
 
-from .description import Scenario
-from .outcome import SATURATED, Outcome, rates
-from .parts import BINS, World
+from .pictures import import_matplotlib
 
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -29,7 +29,7 @@ def draw(path: Path, scenario: Scenario, outcome: Outcome, world: World) -> None
     if path.suffix not in FORMATS:
         raise UserError(f"--plot {path}: the name of a picture ends with {', '.join(FORMATS)}")
     import_matplotlib()
-    from dbelief.tools.report.plot_style import new_figure
+    from .plot_style import new_figure
 
     figure = new_figure(_title(scenario), height=6.0)
     over_time, stale, use = figure.subplots(3, 1)

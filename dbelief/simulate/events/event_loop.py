@@ -131,7 +131,7 @@ def _of_replica(
 ) -> None:
     """An event of a replica, of its exchange, or its fence."""
     if kind == 0:
-        _proceed(world, replicas, machines, queue, who, at_s)
+        _proceed(world, replicas, machines, queue, trace, who, at_s)
     elif kind == 2:
         if replicas[who].served == FAILED:
             replicas[who].served = FENCED
@@ -141,7 +141,7 @@ def _of_replica(
     elif replicas[who].served == ON_WAY:
         serve(world, replicas, machines, queue, trace, who, at_s)
     else:
-        _answered(world, replicas, machines, queue, who, at_s)
+        _answered(world, replicas, machines, queue, trace, who, at_s)
 
 
 @inlined
@@ -215,7 +215,7 @@ def _of_server(world: Any, server: int, at_s: float) -> None:
 
 
 @inlined
-def _proceed(world: Any, replicas: Any, machines: Any, queue: Any, who: int, at_s: float) -> None:
+def _proceed(world: Any, replicas: Any, machines: Any, queue: Any, trace: Any, who: int, at_s: float) -> None:
     """What a replica does next, when what it did before is done."""
     replica, servers = replicas[who], world.servers
     stage = replica.stage
@@ -224,7 +224,7 @@ def _proceed(world: Any, replicas: Any, machines: Any, queue: Any, who: int, at_
     elif stage == BARRIER:
         pass_barrier(world, replicas, machines, queue, who, at_s)
     elif stage == ASK:
-        _ask(world, replicas, queue, who, at_s)
+        _ask(world, replicas, machines, queue, trace, who, at_s)
     elif stage == BEGIN:
         _begin_lease(world, replicas, machines, queue, who, at_s)
     else:
@@ -237,7 +237,7 @@ def _proceed(world: Any, replicas: Any, machines: Any, queue: Any, who: int, at_
 
 
 @inlined
-def _ask(world: Any, replicas: Any, queue: Any, who: int, at_s: float) -> None:
+def _ask(world: Any, replicas: Any, machines: Any, queue: Any, trace: Any, who: int, at_s: float) -> None:
     """Ask the coordinator for a lease. Without one the replica is idle to the job's end."""
     replica, servers, plan, totals = replicas[who], world.servers, world.plan, world.totals
     if servers.steps_left > 0:
@@ -258,6 +258,9 @@ def _ask(world: Any, replicas: Any, queue: Any, who: int, at_s: float) -> None:
         put(queue, got_s, who, replica.incarnation)
     else:
         replica.waits = WORK
+        servers.members -= 1  # no round waits for it
+        if world.plan.quorum > 0 and servers.held >= max(1, servers.members):
+            end_round(world, replicas, machines, queue, trace, at_s)
 
 
 @inlined
@@ -325,7 +328,7 @@ def _release(world: Any, replicas: Any, queue: Any, at_s: float) -> None:
 
 
 @inlined
-def _answered(world: Any, replicas: Any, machines: Any, queue: Any, who: int, at_s: float) -> None:
+def _answered(world: Any, replicas: Any, machines: Any, queue: Any, trace: Any, who: int, at_s: float) -> None:
     """The answer of an exchange is there."""
     replica = replicas[who]
     acknowledge(world, replicas, who, at_s)
@@ -335,7 +338,7 @@ def _answered(world: Any, replicas: Any, machines: Any, queue: Any, who: int, at
         if waits == FIRST_FETCH:
             compute_head(world, replicas, machines, queue, who, at_s)
         else:
-            _proceed(world, replicas, machines, queue, who, at_s)
+            _proceed(world, replicas, machines, queue, trace, who, at_s)
 
 
 @jit
@@ -354,9 +357,11 @@ def _fail(world: Any, replicas: Any, machines: Any, queue: Any, trace: Any, numb
             returned += replica.left
             servers.alive -= 1
             replica.incarnation += 1
+            idle = replica.waits == WORK
             replica.alive, replica.flying, replica.waits = 0, 0, NOTHING
             replica.pending, replica.sent, replica.left, replica.granted = 0, 0, 0, 0
-            replica.place, replica.stage, replica.fresh, replica.served = 0, JOIN, 1, FAILED
+            replica.place, replica.stage, replica.fresh = 0, JOIN, 1
+            replica.served = FENCED if idle else FAILED
             replica.fetched, replica.older = -1, -1
             record(world, trace, LOST, who, at_s)
             put(queue, at_s + machine.returns_s, who, replica.incarnation)
@@ -365,13 +370,14 @@ def _fail(world: Any, replicas: Any, machines: Any, queue: Any, trace: Any, numb
     if world.plan.bound >= 0:
         _release(world, replicas, queue, at_s)
     if returned > 0:
-        _wake(replicas, queue, at_s)
+        _wake(world, replicas, queue, at_s)
 
 
 @jit
-def _wake(replicas: Any, queue: Any, at_s: float) -> None:
+def _wake(world: Any, replicas: Any, queue: Any, at_s: float) -> None:
     """Let those ask for a lease that have got none."""
     for who in range(len(replicas)):
         if replicas[who].waits == WORK and replicas[who].alive == 1:
             replicas[who].waits = NOTHING
+            world.servers.members += 1
             put(queue, at_s, who, replicas[who].incarnation)

@@ -63,7 +63,9 @@ class TracedReplica:
     kept
         Pushes that are computed, for its next PUSH events.
     outside
-        Whether it waits for its next FETCH: it takes no part before.
+        Whether it waits for the first FETCH after a PUSH: it takes no part before.
+    amid
+        Whether a FETCH has passed it since, so that its next PUSH is one of which it has not fetched all.
     left
         PUSH events to come of those that belong to its last lease; one that ended with its epoch has no push for some.
     open_round, round
@@ -74,6 +76,7 @@ class TracedReplica:
     copies: deque[FetchedCopy] = field(default_factory=deque)
     kept: deque[KeptPush] = field(default_factory=deque)
     outside: bool = True
+    amid: bool = False
     left: int = 0
     open_round: int = 0
     round: int = -1
@@ -201,7 +204,10 @@ class DelayReplay:
     def _fetch(self, replica: TracedReplica) -> None:
         warm = self.training.progress.warm_start
         if warm.active and warm.replica not in (None, replica.pusher.incarnation):
+            replica.amid = True
             return  # another replica trains alone
+        if replica.outside and replica.amid:
+            return
         replica.outside = False
         if self._trace.strategy != DOWNPOUR:
             self._drop(replica)  # elastic: an exchange fetches; rounds: the newest parameters are those of the round
@@ -220,6 +226,7 @@ class DelayReplay:
             replica.left -= 1
             return bool(replica.kept) and self._apply_kept(replica)
         if replica.outside:
+            replica.amid = False
             return False
         training, incarnation = self.training, replica.pusher.incarnation
         if self._trace.strategy != ELASTIC and len(replica.copies) < self._fetches:
@@ -235,7 +242,7 @@ class DelayReplay:
         return True
 
     def _leave(self, replica: TracedReplica) -> None:
-        """Have a replica wait for its next FETCH."""
+        """Have a replica wait for the first FETCH after a PUSH."""
         self._drop(replica)
         replica.outside, replica.left = True, 0
 
@@ -325,6 +332,7 @@ class DelayReplay:
         self.passes += 1
         for replica in self._replicas:
             self._leave(replica)
+            replica.amid = False
             if replica.kept:
                 self._release_leases(replica)
 

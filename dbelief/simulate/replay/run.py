@@ -32,10 +32,10 @@ from dbelief.rundir.place import place_of
 from dbelief.rundir.summary import FILE, RoundFigures, Summary, write_summary
 from dbelief.training.job_check import assemble_job
 
+from .check import check_delays
 from .delays import DelayTrace
 from .programs import part_of
-from .replay import DelayReplay
-from .replay_check import check_delays
+from .replayed_job import DelayReplay
 
 log = logging.getLogger(__name__)
 

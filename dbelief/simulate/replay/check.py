@@ -9,7 +9,7 @@ from dbelief.job import Diloco, Downpour, Job, NoData, ScriptModel, Wire
 from dbelief.url import Url
 
 from .delays import DelayTrace
-from .replay import kind_of
+from .replayed_job import kind_of
 
 MOST_REPLICAS = 1024
 """As many as a job may have."""

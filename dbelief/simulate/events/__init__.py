@@ -1,0 +1,1 @@
+"""The events of a simulation: an event loop in compiled code, over records of replicas, machines and servers."""
