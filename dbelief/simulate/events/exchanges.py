@@ -31,6 +31,8 @@ ON_WAY, ANSWERED, HELD, FAILED, FENCED = range(5)
 """What has become of an exchange: it travels to the shard, or back; its round is open; its replica has failed, and no
 round waits for it.
 """
+NONE = -1
+"""Version of a replica that has never fetched."""
 GRACE = 4
 """The event that ends a round after its quorum."""
 FETCHED, PUSHED, LOST, ROUND = range(4)
@@ -136,6 +138,8 @@ def answer(world: Any, replicas: Any, machines: Any, queue: Any, trace: Any, who
     replica, service, servers, totals = replicas[who], world.service, world.servers, world.totals
     # A buffer that holds this version already gets nothing; with `ahead` there are two, in turn.
     held = replica.older if world.plan.ahead == 1 else replica.fetched
+    if world.plan.ahead == 1 and replica.fetched == NONE:  # what the first two segments are computed with
+        record(world, trace, FETCHED, who, at_s)
     brought = service.fetched if replica.kind & FETCH and servers.version != held else 0.0
     if replica.kind & FETCH or world.plan.quorum > 0:
         replica.older = replica.fetched

@@ -65,7 +65,9 @@ class TracedReplica:
     outside
         Whether it waits for the first FETCH after a PUSH: it takes no part before.
     amid
-        Whether a FETCH has passed it since, so that its next PUSH is one of which it has not fetched all.
+        Whether a FETCH has passed it since its last PUSH, so that it has not fetched all for the next one.
+    passed
+        Whether a PUSH has passed it while it was outside.
     left
         PUSH events to come of those that belong to its last lease; one that ended with its epoch has no push for some.
     open_round, round
@@ -77,6 +79,7 @@ class TracedReplica:
     kept: deque[KeptPush] = field(default_factory=deque)
     outside: bool = True
     amid: bool = False
+    passed: bool = False
     left: int = 0
     open_round: int = 0
     round: int = -1
@@ -218,6 +221,9 @@ class DelayReplay:
         most = self._fetches * (1 + self._overlaps)
         if len(replica.copies) == most or (replica.left and not self._overlaps):
             raise self._misfit(replica, "fetches more often than it pushes")
+        if replica.passed and self._overlaps:  # its other buffer has what it has fetched before
+            replica.copies.append(self.shards.fetch())
+        replica.passed = False
         replica.copies.append(self.shards.fetch())
 
     def _push(self, replica: TracedReplica) -> bool:
@@ -225,8 +231,9 @@ class DelayReplay:
         if replica.left:
             replica.left -= 1
             return bool(replica.kept) and self._apply_kept(replica)
-        if replica.outside:
-            replica.amid = False
+        if replica.outside or replica.amid:
+            self._leave(replica)
+            replica.amid, replica.passed = False, True
             return False
         training, incarnation = self.training, replica.pusher.incarnation
         if self._trace.strategy != ELASTIC and len(replica.copies) < self._fetches:
@@ -332,7 +339,7 @@ class DelayReplay:
         self.passes += 1
         for replica in self._replicas:
             self._leave(replica)
-            replica.amid = False
+            replica.amid = replica.passed = False
             if replica.kept:
                 self._release_leases(replica)
 
