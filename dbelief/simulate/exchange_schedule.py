@@ -151,8 +151,9 @@ def _in_group(
     size = (2 if reduction.wire else 4) * parameters
     sum_s = _sum_s(reduction, workers, size, parameters, latency_s, byte_s) if workers > 1 else 0.0
     summed = 2.0 * (workers - 1) * size  # of every way: what is sent by one rank instead of another
+    beside = ALL if isinstance(strategy, Elastic) and strategy.form == 3 else 0
     return ExchangeSchedule(
-        (period,), (PUSH,), (0,), 0.0, 0.0, begins=False, summed=summed, quorum=ALL, sum_s=max(sum_s, 1e-9)
+        (period,), (PUSH,), (beside,), 0.0, 0.0, begins=False, summed=summed, quorum=ALL, sum_s=max(sum_s, 1e-9)
     )
 
 
