@@ -17,7 +17,7 @@ from .events.draws import drawn, exponential, lognormal
 from .events.parts import MACHINE, MOST_PROCESSORS, REPLICA, Failures, Schedule, Service, World, make_world
 from .events.passes import Pass
 from .exchange_schedule import ExchangeSchedule, schedule_of
-from .fleet import Fleet, Group
+from .fleet import Fleet, MachineGroup
 
 NEVER = math.inf
 UNLIMITED = 1 << 60
@@ -297,11 +297,11 @@ def _hosts(fleet: Fleet) -> list[str]:
     return list(dict.fromkeys(group.host for group in fleet.groups if group.host is not None))
 
 
-def _leads(fleet: Fleet, group: Group) -> int:
+def _leads(fleet: Fleet, group: MachineGroup) -> int:
     return int(group is fleet.leader)
 
 
-def _queued(group: Group, processes: int) -> int:
+def _queued(group: MachineGroup, processes: int) -> int:
     """Processors that so many processes queue for; 0: there are enough."""
     if group.processors is None or group.processors >= processes:
         return 0
@@ -334,7 +334,7 @@ def _replicas(scenario: Scenario, machines: np.ndarray, places: list[int]) -> np
     return replicas
 
 
-def _machine_factors(group: Group, random: np.ndarray) -> np.ndarray:
+def _machine_factors(group: MachineGroup, random: np.ndarray) -> np.ndarray:
     """What each machine's mini-batches take, as multiples of the group's mean, (machines,)."""
     table = lognormal(group.across)
     factors = (

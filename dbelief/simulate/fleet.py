@@ -45,7 +45,7 @@ class Slow(Section):
     factor: Annotated[float, Field(ge=1)] = Field(description="How many times longer they take for a mini-batch")
 
 
-class Group(Section):
+class MachineGroup(Section):
     """Equal machines."""
 
     name: Name = Field(description="Of the group")
@@ -95,7 +95,7 @@ _SEGMENT = 1448
 class Fleet(Section):
     """All machines of a job."""
 
-    groups: Several[Group] = Field(description="Of equal machines")
+    groups: Several[MachineGroup] = Field(description="Of equal machines")
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -129,7 +129,7 @@ class Fleet(Section):
         return sum(group.machines * group.price for group in self.groups)
 
     @property
-    def leader(self) -> Group:
+    def leader(self) -> MachineGroup:
         """The group with the coordinator: the first one with shards where none is named."""
         named = [group for group in self.groups if group.coordinator]
         return (named or [group for group in self.groups if group.shards])[0]

@@ -14,7 +14,7 @@ from dbelief.rundir.summary import Summary
 from .calibrate import RATE, RECEIVED, SENT, STALENESS, MeasuredJob
 from .costs import Costs
 from .description import Scenario
-from .fleet import Fleet, Group
+from .fleet import Fleet, MachineGroup
 
 FULL = 0.8
 """Use of a machine's processors from which on its processes wait for them."""
@@ -76,7 +76,7 @@ def _one_machine(folder: Path, measured: Measurements) -> Fleet:
     processors = max(1, round(machines[0].free))
     full = machines[0].busy_share > FULL
     groups = [
-        Group(
+        MachineGroup(
             name=f"worker-{worker.number}",
             host="machine",
             processors=processors,
@@ -85,7 +85,7 @@ def _one_machine(folder: Path, measured: Measurements) -> Fleet:
         )
         for worker in measured.training
     ]
-    shards = Group(name="servers", host="machine", workers=0, shards=len(measured.shards), processors=processors)
+    shards = MachineGroup(name="servers", host="machine", workers=0, shards=len(measured.shards), processors=processors)
     return Fleet(groups=(*groups, shards))
 
 

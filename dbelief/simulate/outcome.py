@@ -44,7 +44,7 @@ KEPT = 0.9
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulatedOutcome:
     """Figures of a simulation, from its warm-up to its end.
 
     Attributes
@@ -109,7 +109,7 @@ class Outcome:
         return asdict(self)
 
 
-def run(scenario: Scenario) -> tuple[Outcome, World]:
+def run(scenario: Scenario) -> tuple[SimulatedOutcome, World]:
     """Simulate.
 
     Raises
@@ -125,7 +125,7 @@ def run(scenario: Scenario) -> tuple[Outcome, World]:
     return outcome_of(scenario, world), world
 
 
-def outcome_of(scenario: Scenario, world: World) -> Outcome:
+def outcome_of(scenario: Scenario, world: World) -> SimulatedOutcome:
     """The figures of a simulation that has ended."""
     record = world.world[0]
     totals = [float(value) for value in record["totals"]]
@@ -139,7 +139,7 @@ def outcome_of(scenario: Scenario, world: World) -> Outcome:
     time_s = None if total is None else end_s if over else total / rate if rate else math.inf
     price_per_h = scenario.fleet.price
     computed = totals[SAMPLES] + totals[LOST_SAMPLES]
-    return Outcome(
+    return SimulatedOutcome(
         scenario.fleet.workers,
         seconds,
         over,

@@ -17,10 +17,10 @@ from dbelief.monitor.status_table import facts_of
 from .calibrate import MEASURES, MeasuredJob
 from .costs import Costs
 from .description import Scenario
-from .outcome import QUANTILES, SATURATED, Outcome
+from .outcome import QUANTILES, SATURATED, SimulatedOutcome
 
 
-def simulated(scenario: Scenario, outcome: Outcome) -> RenderableType:
+def simulated(scenario: Scenario, outcome: SimulatedOutcome) -> RenderableType:
     """The complete output."""
     use = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     use.add_column("resource")
@@ -30,7 +30,7 @@ def simulated(scenario: Scenario, outcome: Outcome) -> RenderableType:
     return Blocks(facts_of(scenario.job.name, list(_facts(scenario, outcome))), Text(), use)
 
 
-def _facts(scenario: Scenario, outcome: Outcome) -> Iterable[tuple[str, str]]:
+def _facts(scenario: Scenario, outcome: SimulatedOutcome) -> Iterable[tuple[str, str]]:
     fleet = scenario.fleet
     members = f"{plural(outcome.workers, 'worker')}, {plural(fleet.shards, 'shard')}"
     ended = ", to its end" if outcome.over else ""
@@ -52,14 +52,14 @@ def _facts(scenario: Scenario, outcome: Outcome) -> Iterable[tuple[str, str]]:
         yield "price", f"{outcome.price_per_h:,.2f} an hour, {outcome.price:,.2f} in all"
 
 
-def _gain(scenario: Scenario, outcome: Outcome) -> str:
+def _gain(scenario: Scenario, outcome: SimulatedOutcome) -> str:
     """The rate as a multiple of that of the fastest machine's one worker alone."""
     steps = [group.step for group in scenario.fleet.groups if group.workers and group.step is not None]
     alone = scenario.job.samples_at_once / min(steps)
     return f", {outcome.samples_per_s / alone:.2f} times one worker alone"
 
 
-def _saturated(outcome: Outcome) -> str:
+def _saturated(outcome: SimulatedOutcome) -> str:
     if outcome.saturates == "computing of workers":
         return ": more workers bring more"
     share = outcome.use[outcome.saturates]

@@ -21,6 +21,7 @@ ARGUMENTS: Mapping[str, str] = {
     "HOST:PORT": "Address of a coordinator or a shard; if omitted, the variable `DBELIEF_LISTEN`.",
     "JOB": "Path of a [job file](job_file.md).",
     "JOB|RUN|NETWORK": "Path of a [job file](job_file.md), a run folder, or a network of the zoo (`dbelief zoo`).",
+    "JOB|RUN...": "Path of a [job file](job_file.md); with `--calibrate` run folders.",
     "RUN": "A run folder.",
     "WHAT": "`workers`, or `ps` for shards.",
     "[HOST:PORT | RUN]": "Address of the job's coordinator, or a run folder.",

@@ -25,6 +25,7 @@ NOT_RUN = {
     "docs/how-to/object_storage.md": 1,
     "docs/how-to/own_data.md": 1,
     "docs/how-to/pytorch_state.md": 1,
+    "docs/how-to/simulate.md": 1,
     "docs/how-to/slurm.md": 2,
     "docs/how-to/ray.md": 3,
     "docs/how-to/ssh.md": 1,

@@ -10,8 +10,8 @@ from typing import Any
 from dbelief.job import build_job
 from dbelief.simulate.costs import Costs
 from dbelief.simulate.description import Scenario
-from dbelief.simulate.fleet import Fleet, Group
-from dbelief.simulate.outcome import Outcome, run
+from dbelief.simulate.fleet import Fleet, MachineGroup
+from dbelief.simulate.outcome import SimulatedOutcome, run
 
 _FACTORS = ("trips", "slowdown", "lockstep_trips", "lockstep_slowdown", "shared")
 LINKS_ONLY = Costs(**{field.name: float(field.name in _FACTORS) for field in fields(Costs)})
@@ -28,7 +28,7 @@ def outcome_of(
     seconds: float,
     warm_s: float = 0.0,
     costs: Costs = LINKS_ONLY,
-) -> Outcome:
+) -> SimulatedOutcome:
     """Simulate a strategy on groups of machines.
 
     Parameters
@@ -51,11 +51,11 @@ def outcome_of(
         },
         Path(),
     )
-    fleet = Fleet(groups=tuple(Group(**group) for group in groups))
+    fleet = Fleet(groups=tuple(MachineGroup(**group) for group in groups))
     outcome, _ = run(Scenario(job, fleet, round(parameters), costs, seconds=seconds, warm_s=warm_s))
     return outcome
 
 
-def step_s(outcome: Outcome, batch: float) -> float:
+def step_s(outcome: SimulatedOutcome, batch: float) -> float:
     """Seconds in which each worker makes one mini-batch of so many samples, in the mean."""
     return batch * outcome.workers / outcome.samples_per_s

@@ -11,14 +11,14 @@ from dbelief.errors import UserError
 from dbelief.monitor.format import plural
 from dbelief.simulate.description import Scenario
 from dbelief.simulate.events.parts import BINS, World
-from dbelief.simulate.outcome import SATURATED, Outcome, rates
+from dbelief.simulate.outcome import SATURATED, SimulatedOutcome, rates
 
 from .pictures import import_matplotlib
 
 FORMATS = (".png", ".svg", ".pdf")
 
 
-def draw(path: Path, scenario: Scenario, outcome: Outcome, world: World) -> None:
+def draw(path: Path, scenario: Scenario, outcome: SimulatedOutcome, world: World) -> None:
     """Draw to a file.
 
     Raises
@@ -57,7 +57,7 @@ def _rate(axes: Any, scenario: Scenario, world: World) -> None:
         axes.legend()
 
 
-def _staleness(axes: Any, outcome: Outcome, world: World) -> None:
+def _staleness(axes: Any, outcome: SimulatedOutcome, world: World) -> None:
     histogram = world.world[0]["staleness"]
     last = max(1, int(np.flatnonzero(histogram)[-1])) if histogram.any() else 1
     width = -(-(last + 1) // 100)
@@ -66,7 +66,7 @@ def _staleness(axes: Any, outcome: Outcome, world: World) -> None:
     axes.set(xlabel=f"staleness of a push, mean {outcome.staleness_mean:.1f}", ylabel="share")
 
 
-def _use(axes: Any, outcome: Outcome) -> None:
+def _use(axes: Any, outcome: SimulatedOutcome) -> None:
     names = sorted(outcome.use, key=lambda name: outcome.use[name])
     axes.barh(names, [100 * outcome.use[name] for name in names])
     axes.axvline(100 * SATURATED, linestyle=":")

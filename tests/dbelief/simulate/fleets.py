@@ -9,7 +9,7 @@ from dbelief.job import Job
 from dbelief.job.load import build_job
 from dbelief.simulate.costs import Costs
 from dbelief.simulate.description import Scenario
-from dbelief.simulate.fleet import Fleet, Group
+from dbelief.simulate.fleet import Fleet, MachineGroup
 
 RULE = {"name": "sgd", "rate": 0.1}
 FREE = Costs(
@@ -53,7 +53,7 @@ def fleet(machines: int = 4, shards: int = 1, servers: dict[str, Any] | None = N
     """One machine for each worker, and one with all shards."""
     fields: dict[str, Any] = {"name": "workers", "machines": machines, "step": 1.0, "spread": 0.0, **group}
     hosts = {"name": "servers", "workers": 0, "shards": shards, **(servers or {})}
-    return Fleet(groups=(Group(**fields), Group(**hosts)))
+    return Fleet(groups=(MachineGroup(**fields), MachineGroup(**hosts)))
 
 
 def scenario(of: Job | None = None, on: Fleet | None = None, **fields: Any) -> Scenario:

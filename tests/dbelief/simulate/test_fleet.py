@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dbelief.errors import JobError
-from dbelief.simulate.fleet import Fleet, Group, Slow, load_fleet
+from dbelief.simulate.fleet import Fleet, MachineGroup, Slow, load_fleet
 
 from .fleets import fleet, scenario
 
@@ -57,17 +57,17 @@ def test_errors_name_the_place(wrong: str, message: str, tmp_path: Path) -> None
 
 
 def test_loss_lowers_what_a_stream_gets() -> None:
-    clean, lossy = (Group(name="a", step=1.0, link=1e8, latency=0.02, loss=loss) for loss in (0.0, 0.01))
+    clean, lossy = (MachineGroup(name="a", step=1.0, link=1e8, latency=0.02, loss=loss) for loss in (0.0, 0.01))
     assert clean.crosses == 1e8
     assert lossy.crosses == pytest.approx(1448 / 0.04 * math.sqrt(1.5 / 0.01)), "Mathis et al. 1997"
-    assert Group(name="a", step=1.0).crosses == math.inf
+    assert MachineGroup(name="a", step=1.0).crosses == math.inf
 
 
 def test_machines_and_workers_of_a_fleet() -> None:
     made = Fleet(
         groups=(
-            Group(name="a", machines=2, workers=3, step=1.0, processors=2, slow=Slow(share=0.5, factor=4.0)),
-            Group(name="b", machines=1, step=2.0, shards=1, host="here", processors=1, link=1e6, latency=0.01),
+            MachineGroup(name="a", machines=2, workers=3, step=1.0, processors=2, slow=Slow(share=0.5, factor=4.0)),
+            MachineGroup(name="b", machines=1, step=2.0, shards=1, host="here", processors=1, link=1e6, latency=0.01),
         )
     )
     world = scenario(on=made).world()

@@ -18,5 +18,7 @@ def test_a_sum_follows_its_mini_batch_or_travels_beside_the_next(form: int, byte
     outcome, _ = run(scenario(elastic, fleet(4, step=STEP_S, link=bytes_per_s), parameters=PARAMETERS))
     sum_s = 2 * 2 * 4 * PARAMETERS / bytes_per_s  # two levels of a binomial tree, up and down
     step_s = STEP_S + sum_s if form == 2 else max(STEP_S, sum_s)
-    assert outcome.samples_per_s == pytest.approx(4 * 10 / step_s, rel=0.01)
+    assert outcome.samples_per_s == pytest.approx(
+        4 * 10 / step_s, rel=0.02
+    )  # a lease ends with a sum that is waited for
     assert outcome.staleness_mean == 0
