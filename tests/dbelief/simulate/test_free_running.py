@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,7 +78,10 @@ def test_staleness_of_equal_workers_is_their_number_less_one(workers: int) -> No
 
 
 def test_overlap_hides_the_exchange_and_doubles_staleness() -> None:
-    link = {"link": 8_000.0, "latency": 0.0}  # 4,000 bytes in each direction, and 300 of a call: 1.1 s an exchange
+    link: dict[str, Any] = {
+        "link": 8_000.0,
+        "latency": 0.0,
+    }  # with 300 bytes of a call 1.1 s an exchange
     plain, _ = run(scenario(on=fleet(3, **link, spread=0.0)))
     hidden, _ = run(scenario(job({"overlap": True}), fleet(3, step=2.0, spread=0.0, **link)))
     assert plain.samples_per_s == pytest.approx(30 / (1 + 8600 / 8000), rel=0.01)

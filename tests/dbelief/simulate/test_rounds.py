@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dbelief.plan.allreduce_cost import Link, ring_seconds
@@ -9,11 +11,11 @@ from dbelief.simulate.outcome import run
 
 from .fleets import FREE, RULE, fleet, job, scenario
 
-DILOCO = {"name": "diloco", "batch": 10, "steps": 4, "inner": RULE, "lease": 10_000}
-SLOW_ONE = {"slow": {"share": 0.25, "factor": 10}}
+DILOCO: dict[str, Any] = {"name": "diloco", "batch": 10, "steps": 4, "inner": RULE, "lease": 10_000}
+SLOW_ONE: dict[str, Any] = {"slow": {"share": 0.25, "factor": 10}}
 
 
-def of_diloco(**fields: object) -> dict[str, object]:
+def of_diloco(**fields: Any) -> dict[str, Any]:
     return {**DILOCO, **fields}
 
 
@@ -41,7 +43,7 @@ def test_grace_is_waited_after_the_quorum() -> None:
 
 
 def test_delay_hides_an_exchange() -> None:
-    link = {"link": 8_000.0}  # an exchange of both directions takes 1.1 s
+    link: dict[str, Any] = {"link": 8_000.0}  # an exchange of both directions takes 1.1 s
     waits, _ = run(scenario(job(of_diloco()), fleet(2, **link)))
     hides, _ = run(scenario(job(of_diloco(delay=2)), fleet(2, **link)))
     assert waits.samples_per_s == pytest.approx(2 * 40 / (4 + 8600 / 8000), rel=0.03)
