@@ -15,11 +15,9 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
-import venv
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,9 +25,9 @@ from typing import Any
 from benchmarks.faults.recovery_time import spread
 from benchmarks.faults.supervisor import Death, Supervisor, Unit
 from benchmarks.harness import checkout, runs
+from benchmarks.harness.environments import TORCH, python_with
+from dbelief.errors import RuntimeFailure
 
-TORCH = "torch==2.13.0"
-INSTALL_S = 900.0
 LOOKS_PER_S = 10.0
 MAIN = "from benchmarks.faults.churn_torch_trainer import main; main()"
 STORE = "import time; from torch.distributed import TCPStore as S; "
@@ -40,20 +38,11 @@ RENDEZVOUS = "is_host=0,last_call_timeout=1,keep_alive_interval=1,keep_alive_max
 
 def torch_python() -> Path | None:
     """Python of the virtual environment with torch, made at the first call; None where it cannot be made."""
-    folder = checkout.ROOT / ".cache" / "churn-torch"
-    python, done = folder / "bin" / "python", folder / "installed"
-    if done.exists():
-        return python
-    print(f"installing {TORCH} for the comparison into {folder} (once)", file=sys.stderr)
-    venv.create(folder, with_pip=True, clear=True)
-    command = [str(python), "-m", "pip", "install", "-q", TORCH, "numpy"]
     try:
-        subprocess.run(command, check=True, timeout=INSTALL_S, stdout=sys.stderr)
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        return python_with("churn-torch", (TORCH, "numpy"))
+    except RuntimeFailure as error:
         print(f"torchrun takes no part: {error}", file=sys.stderr)
         return None
-    done.touch()
-    return python
 
 
 class TorchJob:
