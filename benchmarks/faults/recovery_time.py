@@ -43,9 +43,7 @@ def speeds(looks: Sequence[tuple[float, float]], ended_s: float) -> list[int]:
     return [round(speed) for speed in (until(ends_s) - until(ends_s - WINDOW_S)) / WINDOW_S]
 
 
-def recoveries(
-    course: Sequence[int], deaths_s: Sequence[float], usual: float, share: float = SHARE
-) -> list[float | None]:
+def recoveries(course: Sequence[int], deaths_s: Sequence[float], usual: float) -> list[float | None]:
     """Recovery time of each death in s, in order; None where the run ended first.
 
     Parameters
@@ -56,11 +54,9 @@ def recoveries(
         Moments of the deaths since training began, ascending.
     usual
         Median samples/s of the undisturbed run.
-    share
-        Of it, below which a window is low.
     """
     ends_s = WINDOW_S + STEP_S * np.arange(len(course))
-    low = np.array(course) < share * usual
+    low = np.array(course) < SHARE * usual
     found: list[float | None] = []
     for death_s, next_s in pairwise([*deaths_s, float("inf")]):
         felt = np.flatnonzero(low & (ends_s > death_s) & (ends_s <= min(death_s + FELT_S, max(next_s, death_s + 1))))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults import recovery_time
 from benchmarks.harness import hosts, runs
 from benchmarks.peers import reports
 from benchmarks.peers.evaluation import Evaluator, Point
@@ -25,9 +24,15 @@ from benchmarks.peers.systems import System
 SETTLE_S, LOOK_S = 1.0, 0.1
 GRACE_S = 1.5
 """After a kill; steps that were begun before it end in this time."""
-SHARE = 0.9
+SHARE, WINDOW_S = 0.9, 2.0
+"""The speed is back where it is such a share of that before, in a window of so many seconds or a round."""
+RECENT = 20_000
+"""Reports that a window has at most."""
 PERCENT = 97.0
 END_S = 20.0
+ERROR = re.compile(r"\w(Error|Exception)\b|\b(ERROR|error):|unavailable|rror ")
+PROCESSOR_S = 0.5
+"""Between two looks at the processor time, in s."""
 SLOWER = 9
 """Step times that the slow worker sleeps before each step."""
 Row = dict[str, Any]
@@ -59,6 +64,30 @@ class Setting:
     hostnet: Path | None
     mbit: float
     delay_ms: float
+
+
+class ProcessorTime:
+    """Processor time of all processes of a run from now on, also of those that end before they are waited for."""
+
+    def __init__(self, run: runs.Run) -> None:
+        self._run = run
+        self._before, self._last = self._now(), dict[int, float]()
+
+    def look(self) -> None:
+        """Read the times; of a process that ends, what it has used since the last look is not seen."""
+        self._last |= self._now()
+
+    def used_s(self) -> float:
+        """Seconds up to the last look."""
+        return sum(last - self._before.get(pid, 0.0) for pid, last in self._last.items())
+
+    def _now(self) -> dict[int, float]:
+        found = {}
+        for pid in self._run.processes():
+            with contextlib.suppress(OSError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                found[pid] = sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+        return found
 
 
 class Course:
@@ -102,24 +131,15 @@ class Course:
     def trouble(self) -> str:
         """The last line of the logs that names an error."""
         found = ""
-        for path in self.place.folder.glob("*.log"):
+        for path in sorted(self.place.folder.glob("*.log")):
             for line in path.read_text(errors="replace").splitlines():
-                if "Error" in line or "error:" in line:
+                if ERROR.search(line):
                     found = f"{path.stem}: {line.strip()[:200]}"
         return found or "no error is logged"
 
     def speed(self, from_s: float, to_s: float) -> float:
         """Samples/s that were trained between two times."""
         return reports.trained_in(self.follower.lines, from_s, to_s) / (to_s - from_s)
-
-    def processor_s(self) -> float:
-        """Processor time of all its processes, and of those that they have waited for."""
-        total = 0
-        for pid in self.place.run.processes():
-            with contextlib.suppress(OSError):
-                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                total += sum(map(int, fields[11:15]))
-        return total / os.sysconf("SC_CLK_TCK")
 
     def running(self) -> set[str]:
         """Sources that run."""
@@ -174,18 +194,21 @@ def undisturbed(system: System, python: Path, setting: Setting, evaluator: Evalu
     began_s = time.monotonic()
     with started(system, python, setting) as course:
         place = course.place
-        processor_s, carried, from_s = course.processor_s(), place.carried(), time.monotonic()
-        course.wait(setting.seconds)
+        processor, carried, from_s = ProcessorTime(place.run), place.carried(), time.monotonic()
+        while (left_s := from_s + max(setting.seconds, system.round_s) - time.monotonic()) > 0:
+            course.wait(min(PROCESSOR_S, left_s))
+            processor.look()
         to_s, after = time.monotonic(), place.carried()
-        used_s = course.processor_s() - processor_s
+        used_s = processor.used_s()
+        course.look()
         trained = reports.trained_in(course.follower.lines, from_s, to_s)
         first_s, models = course.first_s(), place.folder / "models"
         last_s = first_s + setting.longest_s
 
         def good() -> bool:
             time.sleep(1 - LOOK_S)
-            copies = sorted(models.glob("*.npy"), key=lambda path: float(path.stem))
-            return bool(copies) and evaluator.course(models, 0.0)[-1].percent >= PERCENT
+            newest = evaluator.last(models)
+            return bool(newest) and newest[-1].percent >= PERCENT
 
         course.wait(last_s - to_s, good)
         ended_s = time.monotonic()
@@ -208,13 +231,13 @@ def slow(system: System, python: Path, setting: Setting, samples_per_s: float) -
     workers = system.trainers or setting.workers
     step_s = workers * setting.batch / samples_per_s
     with started(system, python, setting, slow_s=SLOWER * step_s) as course:
-        return _phase(course, setting.seconds) | {"step_s": round(step_s, 6)}
+        return _phase(course, max(setting.seconds, system.round_s)) | {"step_s": round(step_s, 6)}
 
 
 def linked(system: System, python: Path, setting: Setting) -> Row:
     """Speed on slow links, in a phase twice as long."""
     with started(system, python, setting, linked=True) as course:
-        return _phase(course, 2 * setting.seconds)
+        return _phase(course, max(2 * setting.seconds, system.round_s))
 
 
 def _phase(course: Course, seconds: float) -> Row:
@@ -225,9 +248,10 @@ def _phase(course: Course, seconds: float) -> Row:
 
 def killed(system: System, python: Path, setting: Setting, evaluator: Evaluator, role: str) -> Row:
     """One process killed after a phase, and the run until the speed is back."""
+    window_s = max(WINDOW_S, system.round_s)
     with started(system, python, setting) as course:
         from_s = time.monotonic()
-        course.wait(setting.seconds / 2)
+        course.wait(max(setting.seconds / 2, system.round_s))
         killed_s = time.monotonic()
         usual = course.speed(from_s, killed_s)
         course.place.kill(system.kills[role], setting.away_s)
@@ -236,18 +260,18 @@ def killed(system: System, python: Path, setting: Setting, evaluator: Evaluator,
 
         def back() -> bool:
             now_s = time.monotonic()
-            recent = [line for line in course.follower.lines[-20_000:] if line.at_s > now_s - 2.5]
-            return reports.trained_in(recent, now_s - 2, now_s) / 2 >= SHARE * usual
+            recent = course.follower.lines[-RECENT:]
+            return reports.trained_in(recent, now_s - window_s, now_s) >= SHARE * usual * window_s
 
-        course.wait(setting.longest_s, back)
+        course.wait(max(setting.longest_s, 3 * system.round_s), back)
         course.wait(SETTLE_S)
         ended_s, running = time.monotonic(), course.running()
         if system.ours:
             _finish(course)
-        points = evaluator.course(course.place.folder / "models", 0.0)
+        points = evaluator.last(course.place.folder / "models")
         lines = course.follower.ordered()
         row: Row = {"goes_on": goes_on(lines, killed_s, [at_s for at_s in course.starts if at_s > killed_s], ended_s)}
-        row["back_s"] = back_s(lines, course.first_s(), killed_s, ended_s, from_s)
+        row["back_s"] = reports.back_s(reports.looks(lines), killed_s, ended_s, SHARE * usual, window_s)
         row |= course.place.run.summary() and _own_count(course) or _counted(lines, running)
         row |= {"accuracy": points[-1].percent if points else None, "usual": round(usual, 1)}
         row["trained_s"] = round(ended_s - course.first_s(), 1)
@@ -284,13 +308,3 @@ def goes_on(lines: list[Line], killed_s: float, starts_s: list[float], ended_s: 
     return "started again" if starts_s and reports.trained_in(lines, first_s, ended_s) else "no"
 
 
-def back_s(lines: list[Line], first_s: float, killed_s: float, ended_s: float, settled_s: float) -> float | None:
-    """Seconds from a kill until `SHARE` of the speed before it; None where it ended first."""
-    looks = [(at_s - first_s, samples) for at_s, samples in reports.looks(lines)]
-    course = recovery_time.speeds(looks, ended_s - first_s)
-    ends_s = [recovery_time.WINDOW_S + recovery_time.STEP_S * number for number in range(len(course))]
-    before = [one for one, at_s in zip(course, ends_s, strict=True) if settled_s - first_s < at_s < killed_s - first_s]
-    if not before:
-        return None
-    (found,) = recovery_time.recoveries(course, [killed_s - first_s], statistics.median(before), SHARE)
-    return None if found is None else round(found, 1)

@@ -41,14 +41,23 @@ class Evaluator:
         digits = (hidden @ w2.reshape(CLASSES, HIDDEN).T + b2).argmax(1)
         return round(100 * float((digits == self._digits).mean()), 2)
 
-    def course(self, folder: Path, until_percent: float | None = None) -> list[Point]:
-        """Accuracies of all copies in a folder by time, up to the first that is as good; and of the last one."""
+    def course(self, folder: Path, until_percent: float) -> list[Point]:
+        """Accuracies of the copies in a folder by time, up to the first that is as good; and of the last one."""
         found: list[Point] = []
-        paths = sorted(folder.glob("*.npy"), key=lambda path: float(path.stem))
-        for path in paths:
-            if until_percent is not None and found and found[-1].percent >= until_percent:
-                path = paths[-1]
-            found.append(Point(float(path.stem), self.percent(np.load(path))))
-            if path == paths[-1]:
+        for path in copies(folder):
+            found.append(self._point(path))
+            if found[-1].percent >= until_percent:
                 break
-        return found
+        return found + self.last(folder)
+
+    def last(self, folder: Path) -> list[Point]:
+        """Accuracy of the newest copy; empty where there is none."""
+        return [self._point(path) for path in copies(folder)[-1:]]
+
+    def _point(self, path: Path) -> Point:
+        return Point(float(path.stem), self.percent(np.load(path)))
+
+
+def copies(folder: Path) -> list[Path]:
+    """Copies of the model in a folder, by time."""
+    return sorted(folder.glob("*.npy"), key=lambda path: float(path.stem))

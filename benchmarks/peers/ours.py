@@ -65,7 +65,7 @@ class Watch:
                     pieces = read_tensors(path.with_name("shard-0.safetensors"))
                 except (OSError, ValueError):
                     continue
-                flat = np.concatenate([pieces[key] for key in sorted(pieces, key=lambda key: int(key.split("/")[0]))])
+                flat = np.concatenate([pieces[key] for key in sorted((key for key in pieces if key.endswith("/w")), key=lambda key: int(key.split("/")[0]))])
                 np.save(self._place.folder / "models" / f"{time.monotonic():.3f}.npy", torch_order(flat))
 
 

@@ -13,8 +13,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.faults.recovery_time import spread
 
+STEP_S = 0.1
 Range = tuple[str, int, int]
 """Source, and its first and last sample."""
 
@@ -111,6 +114,29 @@ def looks(lines: Iterable[Line]) -> list[tuple[float, float]]:
         if line.kind == "trained":
             by_source.setdefault(line.samples[0], []).append((line.at_s, float(size(line.samples))))
     return [look for one in by_source.values() for look in spread(one)]
+
+
+def back_s(
+    looks: Sequence[tuple[float, float]], killed_s: float, ended_s: float, wanted: float, window_s: float
+) -> float | None:
+    """Seconds from a kill until a window begins in which the speed is as wanted; None: none ended before the end.
+
+    Parameters
+    ----------
+    looks
+        Result of `looks`.
+    wanted
+        Samples/s.
+    """
+    ordered = np.array(sorted(looks), np.float64).reshape(-1, 2)
+    total = np.concatenate([[0.0], np.cumsum(ordered[:, 1])])
+    begins_s = killed_s + STEP_S * np.arange(max(0, int((ended_s - window_s - killed_s) / STEP_S) + 1))
+
+    def until(at_s: np.ndarray) -> np.ndarray:
+        return total[np.searchsorted(ordered[:, 0], at_s, side="right")]
+
+    good = np.flatnonzero(until(begins_s + window_s) - until(begins_s) >= wanted * window_s)
+    return round(float(begins_s[good[0]] - killed_s), 1) if len(good) else None
 
 
 def ledger(lines: Iterable[Line]) -> list[Range]:

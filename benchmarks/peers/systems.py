@@ -43,6 +43,10 @@ class System:
         By role: the process, by its name of the supervisor or in the reports.
     linked
         Whether it runs on several hosts.
+    trainers
+        Workers where they are fewer than asked for.
+    round_s
+        Least length of a phase, where it trains in bursts.
     """
 
     name: str
@@ -52,7 +56,7 @@ class System:
     kills: Mapping[str, str] = field(default_factory=dict)
     linked: bool = True
     trainers: int | None = None
-    """Workers where they are fewer than asked for."""
+    round_s: float = 0.0
 
     @property
     def ours(self) -> bool:
@@ -165,18 +169,19 @@ def flower(place: Place) -> None:
     app, home = place.folder / "app", place.folder / "home"
     shutil.copytree(TRAINERS / "flower_app", app, ignore=shutil.ignore_patterns("__pycache__"))
     home.mkdir()
-    control, fleet = (f"{place.address(0)}:{place.port(name)}" for name in ("control", "fleet"))
-    (home / "config.toml").write_text(f'[superlink]\ndefault = "peers"\n\n[superlink.peers]\naddress = "{control}"\ninsecure = true\n')
+    port = str(place.port("superlink"))
+    link = f"{place.address(0)}:{port}"
+    settings = f'[superlink]\ndefault = "peers"\n\n[superlink.peers]\naddress = "{link}"\ninsecure = true\n'
+    (home / "config.toml").write_text(settings)
     path = f"{place.python.parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    settings = {"FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0", "PATH": path}
-    words = ["--insecure", "--control-api-address", control, "--fleet-api-address", fleet]
-    words += ["--port", str(place.port("superlink")), "--disable-runtime-dependency-installation"]
-    place.start("superlink", [place.program("flower-superlink"), *words], **settings)
+    variables = {"FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0", "PATH": path}
+    words = ["--insecure", "--host", place.address(0), "--port", port, "--disable-runtime-dependency-installation"]
+    place.start("superlink", [place.program("flower-superlink"), *words], **variables)
     for rank in range(place.workers):
-        words = ["--insecure", "--superlink", fleet, "--port", str(place.port(f"node-{rank}"))]
+        words = ["--insecure", "--superlink", link, "--port", str(place.port(f"node-{rank}"))]
         words += ["--node-config", f"partition-id={rank} num-partitions={place.workers}"]
-        place.start(f"worker-{rank}", [place.program("flower-supernode"), *words], 1 + rank, **settings)
-    place.start("run", [place.program("flwr"), "run", str(app), "peers"], ends=True, **settings)
+        place.start(f"worker-{rank}", [place.program("flower-supernode"), *words], 1 + rank, **variables)
+    place.start("run", [place.program("flwr"), "run", str(app), "peers"], ends=True, **variables)
 
 
 # -- dbelief ---------------------------------------------------------------------------------------------------
@@ -230,13 +235,14 @@ SYSTEMS = (
     System(
         "Ray Train", ray("ray_train"), ("trainers/ray_train.py",), "ray", {"worker": "worker-1", "coordinator": "driver"}
     ),
-    System("hivemind", hivemind, ("trainers/hive.py",), "hivemind", {"worker": "worker-1", "coordinator": "dht"}),
+    System("hivemind", hivemind, ("trainers/hive.py",), "hivemind", {"worker": "worker-1", "coordinator": "dht"}, round_s=8.0),
     System(
         "Flower",
         flower,
         tuple(f"trainers/flower_app/{name}" for name in ("peers_app/client.py", "peers_app/server.py", "pyproject.toml")),
         "flower",
         {"worker": "worker-1", "server": "server", "coordinator": "superlink"},
+        round_s=12.0,
     ),
     System("dbelief", dbelief(), ("job.yaml",), "", OURS),
     System("dbelief, 2 copies", dbelief(2), ("job.yaml",), "", OURS),
