@@ -27,8 +27,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -131,19 +133,19 @@ class Comparison:
         parts, python, setting = self.words.parts, self.pythons[system.environment], self.setting
         usual = None
         if "speed" in parts or "slow" in parts:
-            row = attempt("speed", lambda: course.undisturbed(system, python, setting, self.evaluator))
+            row = attempt("speed", partial(course.undisturbed, system, python, setting, self.evaluator))
             usual = row.get("samples_per_s")
             yield row
             if row.get("failed"):
                 return
         for role in system.kills if "kills" in parts else ():
-            yield attempt("kill", lambda role=role: course.killed(system, python, setting, self.evaluator, role), role)
+            yield attempt("kill", partial(course.killed, system, python, setting, self.evaluator, role), role)
         if "slow" in parts and usual and system.trainers is None:
-            yield attempt("slow", lambda: course.slow(system, python, setting, usual))
+            yield attempt("slow", partial(course.slow, system, python, setting, usual))
         if "link" in parts and system.linked and setting.hostnet:
-            yield attempt("link", lambda: course.linked(system, python, setting))
+            yield attempt("link", partial(course.linked, system, python, setting))
 
-    def figures(self) -> dict[str, object]:
+    def figures(self) -> dict[str, Any]:
         """All figures."""
         lines = {one.name: user_lines.of_files(FOLDER / name for name in one.files) for one in self.systems}
         packages = {one.name: ", ".join(ENVIRONMENTS.get(one.environment, ())) for one in self.systems}
@@ -152,7 +154,7 @@ class Comparison:
         return {"settings": {name: getattr(self.words, name) for name in kept}, "packages": packages, **found}
 
 
-def attempt(part: str, run: object, role: str | None = None) -> course.Row:
+def attempt(part: str, run: Callable[[], course.Row], role: str | None = None) -> course.Row:
     """The row of a run; where it fails, `failed` says why."""
     row: course.Row = {"part": part, **({"role": role} if role else {})}
     try:

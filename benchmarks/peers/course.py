@@ -212,6 +212,7 @@ def undisturbed(system: System, python: Path, setting: Setting, evaluator: Evalu
 
         course.wait(last_s - to_s, good)
         ended_s = time.monotonic()
+        kill_all(place.run)
         points = evaluator.course(models, PERCENT)
     row: Row = {"start_s": round(first_s - began_s, 1), "samples_per_s": round(trained / (to_s - from_s), 1)}
     row["cpu_s"] = round(1e3 * used_s / trained, 4) if trained else None
@@ -268,11 +269,12 @@ def killed(system: System, python: Path, setting: Setting, evaluator: Evaluator,
         ended_s, running = time.monotonic(), course.running()
         if system.ours:
             _finish(course)
+        kill_all(course.place.run)
         points = evaluator.last(course.place.folder / "models")
         lines = course.follower.ordered()
         row: Row = {"goes_on": goes_on(lines, killed_s, [at_s for at_s in course.starts if at_s > killed_s], ended_s)}
         row["back_s"] = reports.back_s(reports.looks(lines), killed_s, ended_s, SHARE * usual, window_s)
-        row |= course.place.run.summary() and _own_count(course) or _counted(lines, running)
+        row |= _own_count(course) if course.place.run.summary() else _counted(lines, running)
         row |= {"accuracy": points[-1].percent if points else None, "usual": round(usual, 1)}
         row["trained_s"] = round(ended_s - course.first_s(), 1)
         if row["goes_on"] == "no" or row["back_s"] is None:
@@ -301,10 +303,8 @@ def _counted(lines: list[Line], running: set[str]) -> Row:
 
 
 def goes_on(lines: list[Line], killed_s: float, starts_s: list[float], ended_s: float) -> str:
-    """ "yes": samples are trained before any process is started again; "started again": after that; "no"."""
+    """Whether training goes on: "yes", before any process is started again; "started again", after that; or "no"."""
     first_s = min(starts_s, default=ended_s)
     if reports.trained_in(lines, killed_s + GRACE_S, first_s):
         return "yes"
     return "started again" if starts_s and reports.trained_in(lines, first_s, ended_s) else "no"
-
-

@@ -8,7 +8,6 @@ import json
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -19,6 +18,8 @@ from benchmarks.peers.place import Place
 from dbelief.checkpoint.model_tensors import read_tensors
 
 LOOKS_PER_S = 20.0
+PARAMETERS = "/w"
+"""Behind the segment's number, in names of a shard's file."""
 NEW_NETWORK = 0x40000000
 """CLONE_NEWNET of setns(2)."""
 
@@ -36,7 +37,7 @@ class Watch:
             thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         for thread in self._threads:
             thread.join()
@@ -65,8 +66,14 @@ class Watch:
                     pieces = read_tensors(path.with_name("shard-0.safetensors"))
                 except (OSError, ValueError):
                     continue
-                flat = np.concatenate([pieces[key] for key in sorted((key for key in pieces if key.endswith("/w")), key=lambda key: int(key.split("/")[0]))])
+                names = sorted((name for name in pieces if name.endswith(PARAMETERS)), key=segment)
+                flat = np.concatenate([pieces[name] for name in names])
                 np.save(self._place.folder / "models" / f"{time.monotonic():.3f}.npy", torch_order(flat))
+
+
+def segment(name: str) -> int:
+    """Number of the segment in the name of a tensor of a shard's file."""
+    return int(name.split("/")[0])
 
 
 def enter(prefix: list[str]) -> None:

@@ -12,9 +12,10 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.faults.supervisor import Supervisor, Unit
@@ -61,11 +62,6 @@ class Place:
             return hosts.inside(self._prefix, host + 1)
         return ["ip", "netns", "exec", self._namespace] if self._namespace else []
 
-    @property
-    def interface(self) -> str:
-        """Name of the network interface that processes meet on."""
-        return "eth0" if self._prefix else "lo"
-
     def program(self, name: str) -> str:
         """Path of a program of the environment."""
         return str(self.python.with_name(name))
@@ -75,12 +71,31 @@ class Place:
         return [str(self.python), "-m", f"benchmarks.peers.trainers.{name}"]
 
     def start(
-        self, name: str, command: Sequence[str], host: int = 0, ends: bool = False, more: dict[str, Any] | None = None, **variables: str
+        self,
+        name: str,
+        command: Sequence[str],
+        host: int = 0,
+        ends: bool = False,
+        more: Mapping[str, Any] = MappingProxyType({}),
+        variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Start a process that the supervisor starts again; `more` are options of its trainer."""
-        shared = {"PEERS": json.dumps({**self.given, **(more or {})}), "PYTHONPATH": str(checkout.ROOT), "OMP_NUM_THREADS": "1"}
-        shared |= {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        shared |= {"GLOO_SOCKET_IFNAME": self.interface, "TP_SOCKET_IFNAME": self.interface, "HOST": self.address(host)}
+        """Start a process that the supervisor starts again.
+
+        Parameters
+        ----------
+        ends
+            Whether it is over with exit code 0; else it is started again after that too.
+        more, variables
+            Options of its trainer; of its environment.
+        """
+        shared = {
+            "PEERS": json.dumps({**self.given, **more}),
+            "PYTHONPATH": str(checkout.ROOT),
+            "PYTHONUNBUFFERED": "1",
+            "HOST": self.address(host),
+        }
+        shared |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        shared |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), "eth0" if self.linked else "lo")
         words = [f"{key}={value}" for key, value in {**shared, **variables}.items()]
         role = name.rpartition("-")[0] or name
         self.supervisor.add(Unit(self.run, name, role, [*self.inside(host), "env", *words, *command], ends=ends))

@@ -80,7 +80,7 @@ def _rank(place: Place, rank: int, world: int) -> dict[str, str]:
 def ddp(place: Place) -> None:
     """A process for each rank; the first has the store."""
     for rank in range(place.workers):
-        place.start(f"worker-{rank}", place.trainer("ddp"), 1 + rank, **_rank(place, rank, place.workers))
+        place.start(f"worker-{rank}", place.trainer("ddp"), 1 + rank, variables=_rank(place, rank, place.workers))
 
 
 def elastic(place: Place) -> None:
@@ -88,16 +88,25 @@ def elastic(place: Place) -> None:
     launch = [str(place.python), "-m", "torch.distributed.run", "--max-restarts", "1000"]
     train = ["-m", "benchmarks.peers.trainers.elastic"]
     # In the store that torch shares by default, ranks of a restart find their predecessors' addresses, and fail.
-    settings: dict[str, Any] = {"more": {"checkpoint_s": CHECKPOINT_S}, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    more, variables = {"checkpoint_s": CHECKPOINT_S}, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     if not place.linked:
         words = ["--standalone", "--nproc-per-node", str(place.workers)]
-        place.start("launcher", [*launch, *words, *train], **settings)
+        place.start("launcher", [*launch, *words, *train], more=more, variables=variables)
         return
     meeting = f"{place.address(1)}:{place.port('meeting')}"
     for rank in range(place.workers):
-        words = ["--nnodes", str(place.workers), "--nproc-per-node", "1", "--rdzv-id", "peers", "--rdzv-backend", "c10d"]
+        words = [
+            "--nnodes",
+            str(place.workers),
+            "--nproc-per-node",
+            "1",
+            "--rdzv-id",
+            "peers",
+            "--rdzv-backend",
+            "c10d",
+        ]
         words += ["--rdzv-endpoint", meeting, "--local-addr", place.address(1 + rank)]
-        place.start(f"launcher-{rank}", [*launch, *words, *train], 1 + rank, **settings)
+        place.start(f"launcher-{rank}", [*launch, *words, *train], 1 + rank, more=more, variables=variables)
 
 
 def rpc(place: Place) -> None:
@@ -105,7 +114,7 @@ def rpc(place: Place) -> None:
     world = place.workers + 1
     for rank in range(world):
         meeting = {**_rank(place, rank, world), "MASTER_ADDR": place.address(0)}
-        place.start(f"worker-{rank - 1}" if rank else "server", place.trainer("rpc"), rank, **meeting)
+        place.start(f"worker-{rank - 1}" if rank else "server", place.trainer("rpc"), rank, variables=meeting)
 
 
 def torchft(place: Place) -> None:
@@ -116,7 +125,7 @@ def torchft(place: Place) -> None:
     lighthouse = f"http://{place.address(0)}:{port}"
     for rank in range(place.workers):
         named = {"REPLICA_GROUP_ID": str(rank), "TORCHFT_LIGHTHOUSE": lighthouse}
-        place.start(f"worker-{rank}", place.trainer("ft"), 1 + rank, **named)
+        place.start(f"worker-{rank}", place.trainer("ft"), 1 + rank, variables=named)
 
 
 # -- Ray, hivemind, Flower -------------------------------------------------------------------------------------
@@ -143,14 +152,14 @@ def ray(trainer: str) -> Callable[[Place], None]:
             ray += ["--object-store-memory", str(STORE_BYTES)]
             ip = "--node-ip-address"
             words = ["--head", ip, place.address(0), "--port", str(place.port("head")), "--num-cpus", "0"]
-            place.start("head", [*ray, *words, "--include-dashboard", "false"], **RAY)
+            place.start("head", [*ray, *words, "--include-dashboard", "false"], variables=RAY)
             for rank in range(place.workers):
                 words = ["--address", head, ip, place.address(1 + rank), "--num-cpus", "1"]
-                place.start(f"node-{rank}", [*ray, *words], 1 + rank, **RAY)
+                place.start(f"node-{rank}", [*ray, *words], 1 + rank, variables=RAY)
         else:
             settings |= {"num_cpus": place.workers + 1, "object_store_memory": STORE_BYTES}
         more = {"ray": settings, "nodes": place.linked, "checkpoint_steps": CHECKPOINT_STEPS}
-        place.start("driver", place.trainer(trainer), more=more, **RAY)
+        place.start("driver", place.trainer(trainer), more=more, variables=RAY)
 
     return start
 
@@ -161,7 +170,7 @@ def hivemind(place: Place) -> None:
     words = ["--host_maddrs", listen, "--identity_path", str(place.folder / "identity"), "--no_relay"]
     place.start("dht", [place.program("hivemind-dht"), *words])
     for rank in range(place.workers):
-        place.start(f"worker-{rank}", place.trainer("hive"), 1 + rank, RANK=str(rank))
+        place.start(f"worker-{rank}", place.trainer("hive"), 1 + rank, variables={"RANK": str(rank)})
 
 
 def flower(place: Place) -> None:
@@ -176,12 +185,12 @@ def flower(place: Place) -> None:
     path = f"{place.python.parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     variables = {"FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0", "PATH": path}
     words = ["--insecure", "--host", place.address(0), "--port", port, "--disable-runtime-dependency-installation"]
-    place.start("superlink", [place.program("flower-superlink"), *words], **variables)
+    place.start("superlink", [place.program("flower-superlink"), *words], variables=variables)
     for rank in range(place.workers):
         words = ["--insecure", "--superlink", link, "--port", str(place.port(f"node-{rank}"))]
         words += ["--node-config", f"partition-id={rank} num-partitions={place.workers}"]
-        place.start(f"worker-{rank}", [place.program("flower-supernode"), *words], 1 + rank, **variables)
-    place.start("run", [place.program("flwr"), "run", str(app), "peers"], ends=True, **variables)
+        place.start(f"worker-{rank}", [place.program("flower-supernode"), *words], 1 + rank, variables=variables)
+    place.start("run", [place.program("flwr"), "run", str(app), "peers"], ends=True, variables=variables)
 
 
 # -- dbelief ---------------------------------------------------------------------------------------------------
@@ -199,21 +208,34 @@ def dbelief(copies: int = 1, strategy: str = "") -> Callable[[Place], None]:
         place.start("registry", registry_command(place.folder / "registry", registry))
         listen = f"{place.address(0)}:{place.port('coordinator')}"
         fields: dict[str, object] = {"output": place.folder, "replicas": place.workers, "replication": copies}
-        fields |= {"seed": place.given["seed"], "snapshots.every_s": CHECKPOINT_S, "strategy.batch": place.given["batch"]}
+        fields |= {
+            "seed": place.given["seed"],
+            "snapshots.every_s": CHECKPOINT_S,
+            "strategy.batch": place.given["batch"],
+        }
         fields |= {"strategy": strategy} if strategy else {"strategy.rule.rate": place.given["rate"]}
         words = ["coordinator", str(JOB), *options.settings(fields), "--listen", listen, "--no-pictures", "--once"]
         own = {} if not place.linked else {"DBELIEF_INSECURE": "1"}
         words += ["--registry", f"redis://127.0.0.1:{registry}"]
-        place.start("coordinator", [*runs.COMMAND, *words, "--name", "coordinator"], ends=True, **own)
+        place.start("coordinator", [*runs.COMMAND, *words, "--name", "coordinator"], ends=True, variables=own)
         for number in range(copies):
             ps = [*runs.COMMAND, "ps", "--coordinator", listen, "--name", f"server-{number}"]
-            place.start(f"server-{number}", [*ps, "--listen", f"{place.address(0)}:0"], **own)
+            place.start(f"server-{number}", [*ps, "--listen", f"{place.address(0)}:0"], variables=own)
         for rank in range(place.workers):
-            worker = [*runs.COMMAND, "worker", "--coordinator", listen, "--name", f"worker-{rank}", "--number", str(rank)]
+            worker = [
+                *runs.COMMAND,
+                "worker",
+                "--coordinator",
+                listen,
+                "--name",
+                f"worker-{rank}",
+                "--number",
+                str(rank),
+            ]
             worker += ["--metrics", f"127.0.0.1:{place.port(f'metrics-{rank}')}"]
             slow = rank == place.given["slow"]
             wait = {"DBELIEF_COMPUTE_WAIT": str(place.given["slow_s"])} if slow else {}
-            place.start(f"worker-{rank}", worker, 1 + rank, **own, **wait)
+            place.start(f"worker-{rank}", worker, 1 + rank, variables={**own, **wait})
 
     return start
 
@@ -233,13 +255,26 @@ SYSTEMS = (
         {"worker": "worker-1", "server": "server", "coordinator": "driver"},
     ),
     System(
-        "Ray Train", ray("ray_train"), ("trainers/ray_train.py",), "ray", {"worker": "worker-1", "coordinator": "driver"}
+        "Ray Train",
+        ray("ray_train"),
+        ("trainers/ray_train.py",),
+        "ray",
+        {"worker": "worker-1", "coordinator": "driver"},
     ),
-    System("hivemind", hivemind, ("trainers/hive.py",), "hivemind", {"worker": "worker-1", "coordinator": "dht"}, round_s=8.0),
+    System(
+        "hivemind",
+        hivemind,
+        ("trainers/hive.py",),
+        "hivemind",
+        {"worker": "worker-1", "coordinator": "dht"},
+        round_s=8.0,
+    ),
     System(
         "Flower",
         flower,
-        tuple(f"trainers/flower_app/{name}" for name in ("peers_app/client.py", "peers_app/server.py", "pyproject.toml")),
+        tuple(
+            f"trainers/flower_app/{name}" for name in ("peers_app/client.py", "peers_app/server.py", "pyproject.toml")
+        ),
         "flower",
         {"worker": "worker-1", "server": "server", "coordinator": "superlink"},
         round_s=12.0,

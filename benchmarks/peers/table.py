@@ -17,6 +17,7 @@ Row = dict[str, Any]
 REFERENCE, LINKED = "dbelief", "dbelief, diloco"
 GOES_ON = ("yes", "started again", "no")
 """The best first."""
+NO_FIGURES = ("failed", "trouble", "round", "part")
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Column:
             return False
         if isinstance(value, str):
             return GOES_ON.index(value) < GOES_ON.index(other)
-        return self.better * (value - other) > 0
+        return bool(self.better * (value - other) > 0)
 
 
 COLUMNS = (
@@ -85,7 +86,9 @@ def merged(rows: Iterable[Row], *keys: str) -> list[Row]:
         groups.setdefault(tuple(row[key] for key in keys), []).append(row)
     found = []
     for values, group in groups.items():
-        names = dict.fromkeys(name for row in group for name in row if name not in (*keys, "failed", "trouble", "round"))
+        names = dict.fromkeys(
+            name for row in group for name in row if name not in (*keys, "failed", "trouble", "round")
+        )
         one: Row = dict(zip(keys, values, strict=True))
         one |= {name: middle([row.get(name) for row in group]) for name in names}
         one["failed"] = next((row["failed"] for row in group if row.get("failed")), None)
@@ -94,7 +97,7 @@ def merged(rows: Iterable[Row], *keys: str) -> list[Row]:
 
 
 def marked(rows: Sequence[Row], columns: Sequence[Column], *same: str) -> list[Row]:
-    """The rows with `cells`, the texts of these columns in Markdown; compared are rows that agree in the keys `same`."""
+    """The rows with `cells`, the columns' texts in Markdown; rows that agree in the keys `same` are compared."""
     found = []
     for row in rows:
         cells = {}
@@ -119,11 +122,12 @@ def figures(
     runs
         One for each run, with `system`, `part`, `role` of a kill, `round`, and `failed` where it failed.
     """
-    by_part = {part: {row["system"]: row for row in merged(_of(runs, part), "system")} for part in ("speed", "slow", "link")}
+    by_part = {part: merged(_of(runs, part), "system") for part in ("speed", "slow", "link")}
+    by_system = {part: {row["system"]: row for row in found} for part, found in by_part.items()}
     rows = []
     for system in systems:
-        speed = by_part["speed"].get(system, {})
-        slow, link = (by_part[part].get(system, {}).get("samples_per_s") for part in ("slow", "link"))
+        speed = by_system["speed"].get(system, {})
+        slow, link = (by_system[part].get(system, {}).get("samples_per_s") for part in ("slow", "link"))
         usual = speed.get("samples_per_s")
         row = {"system": system, **speed, "lines": lines.get(system), "link_samples_per_s": link}
         row["slow_share"] = round(slow / usual, 4) if slow is not None and usual else None

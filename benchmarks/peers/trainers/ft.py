@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from typing import Any
 
 from benchmarks.peers.trainers.work import Work, network
 
@@ -21,7 +22,7 @@ def main() -> None:
     net = network()
     inner = torch.optim.SGD(net.parameters(), lr=work.given.rate)
 
-    def load_state_dict(state: dict) -> None:
+    def load_state_dict(state: dict[str, Any]) -> None:
         net.load_state_dict(state["net"])
         inner.load_state_dict(state["optimizer"])
 
@@ -50,7 +51,7 @@ def main() -> None:
     # -- end --
 
 
-def report(work: Work, manager: object, net: object, step: int) -> None:
+def report(work: Work, manager: Any, net: Any, step: int) -> None:
     """Report a step, which is in the model where it was committed with this group in it."""
     if manager.current_step() == step + 1 and manager.is_participating():
         if work.samples == 0:

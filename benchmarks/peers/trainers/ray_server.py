@@ -59,10 +59,11 @@ def main() -> None:
     """Drive the actors until SIGKILL."""
     given = Given()
     ray.init(**given.more["ray"])
-    server = ParameterServer.remote(given.rate)
-    weights, gradients = server.get_weights.remote(), {}
+    server = ParameterServer.remote(given.rate)  # type: ignore[attr-defined]
+    gradients: dict[Any, Any] = {}
+    weights = server.get_weights.remote()
     for rank in range(given.workers):
-        worker = DataWorker.options(**_place(given)).remote(rank)
+        worker = DataWorker.options(**_place(given)).remote(rank)  # type: ignore[attr-defined]
         gradients[worker.compute_gradients.remote(weights)] = worker
     while True:
         ready, _ = ray.wait(list(gradients))

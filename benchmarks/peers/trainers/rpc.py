@@ -27,7 +27,8 @@ class ParameterServer:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=rate)
         for values in self.model.parameters():
             values.grad = torch.zeros_like(values)
-        self.reports, self.held = Reports(Given(), "server"), []  # measured
+        self.reports = Reports(Given(), "server")  # measured
+        self.held: list[Any] = []  # measured
         self.reports.write(state=0)  # measured
 
     def get_model(self) -> Any:

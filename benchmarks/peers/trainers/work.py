@@ -67,7 +67,8 @@ class Reports:
     def write(self, **kinds: Any) -> None:
         """Write one line of each kind, at once."""
         at = time.monotonic()
-        os.write(self._file, b"".join(json.dumps({"at": at, kind: what}).encode() + b"\n" for kind, what in kinds.items()))
+        lines = [json.dumps({"at": at, kind: what}) + "\n" for kind, what in kinds.items()]
+        os.write(self._file, "".join(lines).encode())
 
     def keep(self, net: Any) -> None:
         """Copy the model's parameters to a file, once in `KEEP_S`; its name is the time."""

@@ -75,7 +75,7 @@ def test_kills_are_compared_by_role() -> None:
 
 def test_a_missing_system_has_a_row_with_its_reason() -> None:
     found = figures([speed("dbelief", 1.0)], {"Flower": "no such wheel"})
-    assert [(row["system"], row["missing"]) for row in found["rows"]] == [("dbelief", None), ("Flower", "no such wheel")]
+    assert {row["system"]: row["missing"] for row in found["rows"]} == {"dbelief": None, "Flower": "no such wheel"}
     first, _ = table.tables(found, linked=False)
     assert list(first.columns[1].cells) == ["1", "took no part: no such wheel"]
     assert "samples/s on slow links" not in [column.header for column in first.columns]
