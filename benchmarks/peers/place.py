@@ -67,8 +67,8 @@ class Place:
         return str(self.python.with_name(name))
 
     def trainer(self, name: str) -> list[str]:
-        """The command of a trainer."""
-        return [str(self.python), "-m", f"benchmarks.peers.trainers.{name}"]
+        """The command of a trainer; its module is imported, so that what it sends is not of `__main__`."""
+        return [str(self.python), "-c", f"from benchmarks.peers.trainers.{name} import main; main()"]
 
     def start(
         self,

@@ -86,7 +86,7 @@ def ddp(place: Place) -> None:
 def elastic(place: Place) -> None:
     """One launcher, or one for each host."""
     launch = [str(place.python), "-m", "torch.distributed.run", "--max-restarts", "1000"]
-    train = ["-m", "benchmarks.peers.trainers.elastic"]
+    train = ["--no-python", *place.trainer("elastic")]
     # In the store that torch shares by default, ranks of a restart find their predecessors' addresses, and fail.
     more, variables = {"checkpoint_s": CHECKPOINT_S}, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     if not place.linked:
@@ -105,7 +105,9 @@ def elastic(place: Place) -> None:
             "--rdzv-backend",
             "c10d",
         ]
-        words += ["--rdzv-endpoint", meeting, "--local-addr", place.address(1 + rank)]
+        # The launcher compares the address with those of the host's name, which network namespaces share.
+        words += ["--rdzv-endpoint", meeting, "--rdzv-conf", f"is_host={int(rank == 0)}"]
+        words += ["--local-addr", place.address(1 + rank)]
         place.start(f"launcher-{rank}", [*launch, *words, *train], 1 + rank, more=more, variables=variables)
 
 

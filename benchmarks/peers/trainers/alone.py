@@ -20,7 +20,3 @@ def main() -> None:
         optimizer.step()
         work.done(model)  # measured
     # -- end --
-
-
-if __name__ == "__main__":
-    main()

@@ -25,7 +25,3 @@ def main() -> None:
         work.done(model)  # measured
     torch.distributed.destroy_process_group()
     # -- end --
-
-
-if __name__ == "__main__":
-    main()

@@ -41,7 +41,3 @@ def main() -> None:
             os.replace(file.with_suffix(".part"), file)
     torch.distributed.destroy_process_group()
     # -- end --
-
-
-if __name__ == "__main__":
-    main()

@@ -60,7 +60,3 @@ def report(work: Work, manager: Any, net: Any, step: int) -> None:
         work.done(net)
     else:
         work.trained()
-
-
-if __name__ == "__main__":
-    main()

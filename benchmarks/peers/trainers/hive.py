@@ -77,7 +77,3 @@ class Reporter:
             self._applied = work.samples
         if work.rank == 0:
             work.reports.keep(model)
-
-
-if __name__ == "__main__":
-    main()

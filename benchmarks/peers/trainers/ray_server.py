@@ -76,7 +76,3 @@ def main() -> None:
 def _place(given: Given) -> dict[str, Any]:
     """Where Ray has several nodes, one for each worker."""
     return {"num_cpus": 1} if given.more["nodes"] else {}
-
-
-if __name__ == "__main__":
-    main()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -65,8 +64,3 @@ def main() -> None:
     )
     trainer.fit()
     # -- end --
-
-
-if __name__ == "__main__":
-    os.environ["RAY_TRAIN_V2_ENABLED"] = "1"
-    main()

@@ -86,10 +86,3 @@ def main() -> None:
         torch.futures.wait_all([rpc.rpc_async(name, train, args=(server,), timeout=LONG_S) for name in names[1:]])
     rpc.shutdown()
     # -- end --
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    from benchmarks.peers.trainers import rpc as imported  # what travels must not be of __main__
-
-    imported.main()

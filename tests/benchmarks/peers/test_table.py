@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.peers import table, user_lines
-from benchmarks.peers.__main__ import names_of
+from benchmarks.peers.comparison import names_of
 from benchmarks.peers.systems import ENVIRONMENTS, FOLDER, SYSTEMS
 from benchmarks.peers.table import Row
 
