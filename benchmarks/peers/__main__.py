@@ -52,7 +52,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=4.0, help="of a measured phase")
     parser.add_argument("--away", type=float, default=3.0, help="seconds until a process that ended is started again")
-    parser.add_argument("--start", type=float, default=90.0, help="bound of a start, in seconds")
+    parser.add_argument("--start", type=float, default=120.0, help="bound of a start, in seconds")
     parser.add_argument("--longest", type=float, default=30.0, help="bound of the waits for accuracy and speed, in s")
     parser.add_argument("--mbit", type=float, default=50.0, help="of a link")
     parser.add_argument("--delay-ms", type=float, default=5.0, help="of a link")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.faults.deployment import registry_command
 from benchmarks.harness import options, runs
 from benchmarks.harness.environments import TORCH
 from benchmarks.peers.place import Place
@@ -154,9 +156,11 @@ def ray(trainer: str) -> Callable[[Place], None]:
             ray += ["--object-store-memory", str(STORE_BYTES)]
             ip = "--node-ip-address"
             words = ["--head", ip, place.address(0), "--port", str(place.port("head")), "--num-cpus", "0"]
-            place.start("head", [*ray, *words, "--include-dashboard", "false"], variables=RAY)
+            words += ["--include-dashboard", "false", "--resources", json.dumps({"server": 1})]
+            place.start("head", [*ray, *words], variables=RAY)
             for rank in range(place.workers):
                 words = ["--address", head, ip, place.address(1 + rank), "--num-cpus", "1"]
+                words += ["--resources", json.dumps({"worker": 1})]
                 place.start(f"node-{rank}", [*ray, *words], 1 + rank, variables=RAY)
         else:
             settings |= {"num_cpus": place.workers + 1, "object_store_memory": STORE_BYTES}
@@ -204,9 +208,7 @@ def dbelief(copies: int = 1, strategy: str = "") -> Callable[[Place], None]:
     """A registry, a coordinator, a shard in so many copies, and workers."""
 
     def start(place: Place) -> None:
-        from benchmarks.faults.deployment import registry_command
-
-        registry = place.port("registry")
+            registry = place.port("registry")
         place.start("registry", registry_command(place.folder / "registry", registry))
         listen = f"{place.address(0)}:{place.port('coordinator')}"
         fields: dict[str, object] = {"output": place.folder, "replicas": place.workers, "replication": copies}

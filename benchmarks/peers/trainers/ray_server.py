@@ -59,11 +59,11 @@ def main() -> None:
     """Drive the actors until SIGKILL."""
     given = Given()
     ray.init(**given.more["ray"])
-    server = ParameterServer.remote(given.rate)  # type: ignore[attr-defined]
+    server = ParameterServer.options(**_place(given, "server")).remote(given.rate)  # type: ignore[attr-defined]
     gradients: dict[Any, Any] = {}
     weights = server.get_weights.remote()
     for rank in range(given.workers):
-        worker = DataWorker.options(**_place(given)).remote(rank)  # type: ignore[attr-defined]
+        worker = DataWorker.options(**_place(given, "worker")).remote(rank)  # type: ignore[attr-defined]
         gradients[worker.compute_gradients.remote(weights)] = worker
     while True:
         ready, _ = ray.wait(list(gradients))
@@ -73,6 +73,6 @@ def main() -> None:
     # -- end --
 
 
-def _place(given: Given) -> dict[str, Any]:
-    """Where Ray has several nodes, one for each worker."""
-    return {"num_cpus": 1} if given.more["nodes"] else {}
+def _place(given: Given, role: str) -> dict[str, Any]:
+    """Where Ray has several nodes, the one of the server, or one for each worker."""
+    return {"num_cpus": 0, "resources": {role: 1}} if given.more["nodes"] else {}
