@@ -208,7 +208,7 @@ def dbelief(copies: int = 1, strategy: str = "") -> Callable[[Place], None]:
     """A registry, a coordinator, a shard in so many copies, and workers."""
 
     def start(place: Place) -> None:
-            registry = place.port("registry")
+        registry = place.port("registry")
         place.start("registry", registry_command(place.folder / "registry", registry))
         listen = f"{place.address(0)}:{place.port('coordinator')}"
         fields: dict[str, object] = {"output": place.folder, "replicas": place.workers, "replication": copies}
