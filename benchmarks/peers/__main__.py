@@ -37,6 +37,8 @@ from benchmarks.peers.comparison import Comparison, names_of
 from benchmarks.peers.systems import SYSTEMS
 
 PARTS = ("speed", "kills", "slow", "link")
+NEEDS = ["DBELIEF_DATA", "DBELIEF_HOSTNET"]
+WIDTH = 160
 
 
 def parse() -> argparse.Namespace:
@@ -76,16 +78,19 @@ def main() -> None:
         return
     if "DBELIEF_DATA" not in os.environ:
         raise SystemExit("DBELIEF_DATA names no folder that has mnist/")
-    linked = "link" in words.parts and not hosts.left_out(__file__, words.hostnet)
+    if "link" in words.parts:
+        hosts.left_out(__file__, words.hostnet)
     comparison = Comparison(words)
     comparison.measure()
     found = comparison.figures()
-    for one in table.tables(found, linked):
-        Console(stderr=True, width=160).print(one)
+    for one in table.tables(found):
+        Console(stderr=True, width=WIDTH).print(one)
     for row in found["failed"]:
         print(f"{row['system']}, {row['part']} {row['role'] or ''}: {row['failed']}", file=sys.stderr)
     if words.json:
-        words.json.write_text(json.dumps({"measured": report.origin(report.own_command()), "figures": found}, indent=1))
+        measured = report.origin(report.own_command())
+        file = {"measured": measured, "needs": NEEDS, "figures": found, "tables": table.recipes(found)}
+        words.json.write_text(json.dumps(file, indent=1) + "\n")
     report.print_figures(found)
 
 

@@ -31,6 +31,7 @@ RECENT = 20_000
 PERCENT = 97.0
 END_S = 20.0
 ERROR = re.compile(r"\w(Error|Exception)\b|\b(ERROR|error):|unavailable|rror ")
+COLOUR = re.compile(r"\x1b\[[\d;]*m")
 PROCESSOR_S = 0.5
 """Between two looks at the processor time, in s."""
 SLOWER = 9
@@ -132,9 +133,9 @@ class Course:
         """The last line of the logs that names an error."""
         found = ""
         for path in sorted(self.place.folder.glob("*.log")):
-            for line in path.read_text(errors="replace").splitlines():
+            for line in COLOUR.sub("", path.read_text(errors="replace")).splitlines():
                 if ERROR.search(line):
-                    found = f"{path.stem}: {line.strip()[:200]}"
+                    found = f"{path.stem}: {line.strip()[:300]}"
         return found or "no error is logged"
 
     def speed(self, from_s: float, to_s: float) -> float:

@@ -116,9 +116,12 @@ def elastic(place: Place) -> None:
 def rpc(place: Place) -> None:
     """The server, which has the store, and the workers."""
     world = place.workers + 1
+    more = {"rpc": {"_transports": ["uv"], "_channels": ["basic"]} if place.linked else {}}  # no memory past the link
     for rank in range(world):
         meeting = {**_rank(place, rank, world), "MASTER_ADDR": place.address(0)}
-        place.start(f"worker-{rank - 1}" if rank else "server", place.trainer("rpc"), rank, variables=meeting)
+        place.start(
+            f"worker-{rank - 1}" if rank else "server", place.trainer("rpc"), rank, more=more, variables=meeting
+        )
 
 
 def torchft(place: Place) -> None:
@@ -236,6 +239,8 @@ def dbelief(copies: int = 1, strategy: str = "") -> Callable[[Place], None]:
                 "--number",
                 str(rank),
             ]
+            # Namespaces of one machine have one file system, and could share memory past the link.
+            worker += ["--no-shared-memory"] if place.linked else []
             worker += ["--metrics", f"127.0.0.1:{place.port(f'metrics-{rank}')}"]
             slow = rank == place.given["slow"]
             wait = {"DBELIEF_COMPUTE_WAIT": str(place.given["slow_s"])} if slow else {}

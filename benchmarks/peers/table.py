@@ -134,8 +134,12 @@ def figures(
         rows.append({**row, "missing": missing.get(system)})
     kills = merged(_of(runs, "kill"), "role", "system")
     failed = [{key: row.get(key) for key in ("system", "part", "role", "failed")} for row in runs if row.get("failed")]
+    shown = marked(rows, COLUMNS)
+    for row in shown:
+        if row["missing"]:
+            row["cells"] = dict.fromkeys(row["cells"], "") | {COLUMNS[0].key: f"took no part: {row['missing']}"}
     return {
-        "rows": marked(rows, COLUMNS),
+        "rows": shown,
         "kills": marked(kills, KILL_COLUMNS, "role"),
         "missing": dict(missing),
         "failed": failed,
@@ -147,19 +151,29 @@ def _of(runs: Sequence[Row], part: str) -> list[Row]:
     return [row for row in runs if row["part"] == part]
 
 
-def tables(found: Mapping[str, Any], linked: bool) -> list[Table]:
-    """Both tables for the terminal."""
-    columns = [column for column in COLUMNS if linked or column.key != "link_samples_per_s"]
-    first = Table("system", *(column.head for column in columns))
-    for row in found["rows"]:
-        if row["missing"]:
-            first.add_row(row["system"], f"took no part: {row['missing']}")
-        else:
-            first.add_row(row["system"], *(_plain(row["cells"][column.key]) for column in columns))
-    second = Table("killed", "system", *(column.head for column in KILL_COLUMNS))
-    for row in found["kills"]:
-        second.add_row(row["role"], row["system"], *(_plain(row["cells"][column.key]) for column in KILL_COLUMNS))
-    return [first, second]
+def recipes(found: Mapping[str, Any]) -> dict[str, Any]:
+    """How a file of `docs/measurements` makes the tables of these figures; columns without a value are left out."""
+
+    def recipe(rows: str, names: Sequence[tuple[str, str]], columns: Sequence[Column]) -> dict[str, Any]:
+        known = [column for column in columns if any(row["cells"][column.key] for row in found[rows])]
+        cells = [[column.head, f"{{cells[{column.key}]}}"] for column in known]
+        return {"rows": rows, "columns": [[head, f"{{{key}}}"] for head, key in names] + cells}
+
+    made = {"": recipe("rows", [("system", "system")], COLUMNS)}
+    if found["kills"]:
+        made["kills"] = recipe("kills", [("killed", "role"), ("system", "system")], KILL_COLUMNS)
+    return made
+
+
+def tables(found: Mapping[str, Any]) -> list[Table]:
+    """The same tables for the terminal."""
+    made = []
+    for recipe in recipes(found).values():
+        table = Table(*(head for head, _ in recipe["columns"]))
+        for row in found[recipe["rows"]]:
+            table.add_row(*(_plain(text.format(**row)) for _, text in recipe["columns"]))
+        made.append(table)
+    return made
 
 
 def _plain(cell: str) -> str:

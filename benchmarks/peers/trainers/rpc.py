@@ -78,7 +78,7 @@ def train(server: Any) -> None:
 def main() -> None:
     """Be the server, or a worker; RANK and the like are in the environment."""
     rank, given = int(os.environ["RANK"]), Given()
-    options = rpc.TensorPipeRpcBackendOptions(num_worker_threads=16, rpc_timeout=LONG_S)
+    options = rpc.TensorPipeRpcBackendOptions(num_worker_threads=16, rpc_timeout=LONG_S, **given.more["rpc"])
     names = ["server", *(f"worker-{number}" for number in range(given.workers))]
     rpc.init_rpc(names[rank], rank=rank, world_size=len(names), rpc_backend_options=options)
     if rank == 0:

@@ -1,11 +1,16 @@
 """Rows and cells of the comparison."""
 
+from typing import Any
+
 import pytest
 
 from benchmarks.peers import table, user_lines
 from benchmarks.peers.comparison import names_of
 from benchmarks.peers.systems import ENVIRONMENTS, FOLDER, SYSTEMS
 from benchmarks.peers.table import Row
+from docs.generators import measurements
+
+REASON = "took no part: no such wheel"
 
 
 def speed(system: str, samples_per_s: float, **more: object) -> Row:
@@ -16,7 +21,7 @@ def kill(system: str, role: str, goes_on: str, back_s: float | None, lost: int =
     return {"system": system, "part": "kill", "role": role, "goes_on": goes_on, "back_s": back_s, "lost": lost}
 
 
-def figures(runs: list[Row], missing: dict[str, str] | None = None) -> dict[str, list[Row]]:
+def figures(runs: list[Row], missing: dict[str, str] | None = None) -> dict[str, Any]:
     systems = list(dict.fromkeys([row["system"] for row in runs] + list(missing or {})))
     return table.figures(runs, systems, missing or {}, {"torch": 5, "dbelief": 12})
 
@@ -76,9 +81,17 @@ def test_kills_are_compared_by_role() -> None:
 def test_a_missing_system_has_a_row_with_its_reason() -> None:
     found = figures([speed("dbelief", 1.0)], {"Flower": "no such wheel"})
     assert {row["system"]: row["missing"] for row in found["rows"]} == {"dbelief": None, "Flower": "no such wheel"}
-    first, _ = table.tables(found, linked=False)
-    assert list(first.columns[1].cells) == ["1", "took no part: no such wheel"]
-    assert "samples/s on slow links" not in [column.header for column in first.columns]
+    (first,) = table.tables(found)
+    assert [list(column.cells) for column in first.columns[:2]] == [["dbelief", "Flower"], ["1", REASON]]
+    assert [column.header for column in first.columns] == ["system", "samples/s", "lines of the user"]
+
+
+def test_a_file_of_figures_is_one_of_the_measurements() -> None:
+    found = figures([speed("torch", 20.0), speed("dbelief", 10.0), kill("torch", "worker", "yes", 2.0)])
+    origin = dict.fromkeys(("command", "day", "processor", "commit"), "") | {"cores": 2}
+    measurement = measurements.parse("peers", {"measured": origin, "figures": found, "tables": table.recipes(found)})
+    assert measurement.cells() == [["torch", "**20**", "**5**"], ["dbelief", "10", "12"]]
+    assert measurement.cells("kills") == [["worker", "torch", "yes", "2.0", "0"]]
 
 
 TRAINER = '''
