@@ -253,17 +253,20 @@ def killed(system: System, python: Path, setting: Setting, evaluator: Evaluator,
     window_s = max(WINDOW_S, system.round_s)
     with started(system, python, setting) as course:
         from_s = time.monotonic()
-        course.wait(max(setting.seconds / 2, system.round_s))
+        course.wait(max(setting.seconds, system.round_s))
         killed_s = time.monotonic()
         usual = course.speed(from_s, killed_s)
         course.place.kill(system.kills[role], setting.away_s)
         course.look()
-        course.wait(setting.away_s + GRACE_S)
+        course.wait(max(setting.away_s + GRACE_S, window_s))
 
         def back() -> bool:
-            now_s = time.monotonic()
-            recent = course.follower.lines[-RECENT:]
-            return reports.trained_in(recent, now_s - window_s, now_s) >= SHARE * usual * window_s
+            now_s, recent = time.monotonic(), course.follower.lines[-RECENT:]
+            if reports.trained_in(recent, now_s - window_s, now_s) < SHARE * usual * window_s:
+                return False
+            course.wait(SETTLE_S)  # samples count evenly over the time since the report before
+            looks, now_s = reports.looks(course.follower.lines), time.monotonic()
+            return reports.back_s(looks, killed_s, now_s, SHARE * usual, window_s) is not None
 
         course.wait(max(setting.longest_s, 3 * system.round_s), back)
         course.wait(SETTLE_S)
