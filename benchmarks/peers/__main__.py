@@ -34,7 +34,7 @@ from rich.console import Console
 from benchmarks.harness import hosts, options, report
 from benchmarks.peers import plot, table
 from benchmarks.peers.comparison import Comparison, names_of
-from benchmarks.peers.systems import SYSTEMS
+from benchmarks.peers.systems import ROLES, SYSTEMS
 
 PARTS = ("speed", "kills", "slow", "link")
 NEEDS = ["DBELIEF_DATA", "DBELIEF_HOSTNET"]
@@ -48,6 +48,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--systems", type=names_of, default=names, help='with ";" between: ' + "; ".join(names))
     parser.add_argument("--parts", type=options.words, default=list(PARTS))
+    parser.add_argument("--roles", type=options.words, default=list(ROLES), help="that are killed")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--batch", type=int, default=64, help="samples of a mini-batch of a worker")
     parser.add_argument("--rate", type=float, default=0.3)
@@ -65,6 +66,8 @@ def parse() -> argparse.Namespace:
     found = parser.parse_args()
     if unknown := set(found.parts) - set(PARTS):
         parser.error(f"{', '.join(sorted(unknown))}: no part; there are {', '.join(PARTS)}")
+    if unknown := set(found.roles) - set(ROLES):
+        parser.error(f"{', '.join(sorted(unknown))}: no role; there are {', '.join(ROLES)}")
     if found.plot and not found.json:
         parser.error("--plot needs --json")
     return found

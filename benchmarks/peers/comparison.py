@@ -86,7 +86,7 @@ class Comparison:
             yield row
             if row.get("failed"):
                 return
-        for role in system.kills if "kills" in parts else ():
+        for role in (role for role in system.kills if "kills" in parts and role in self.words.roles):
             yield attempt("kill", partial(course.killed, system, python, setting, self.evaluator, role), role)
         if "slow" in parts and usual and system.trainers is None:
             yield attempt("slow", partial(course.slow, system, python, setting, usual))

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-ROLES = ("worker", "server", "coordinator")
+from benchmarks.peers.systems import ROLES
+
 COLOURS = {"worker": "tab:blue", "server": "tab:orange", "coordinator": "tab:green"}
 BARS = 0.26
 

@@ -29,6 +29,10 @@ CHECKPOINT_S, CHECKPOINT_STEPS = 1.0, 250
 """Between checkpoints, also dbelief's snapshots; Ray Train, whose workers meet for one, makes one in so many steps."""
 
 
+ROLES = ("worker", "server", "coordinator")
+"""What is killed."""
+
+
 @dataclass(frozen=True)
 class System:
     """One system.

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.peers import table, user_lines
 from benchmarks.peers.comparison import names_of
-from benchmarks.peers.systems import ENVIRONMENTS, FOLDER, SYSTEMS
+from benchmarks.peers.systems import ENVIRONMENTS, FOLDER, ROLES, SYSTEMS
 from benchmarks.peers.table import Row
 from docs.generators import measurements
 
@@ -124,7 +124,7 @@ def test_each_system_has_files_an_environment_and_something_to_kill() -> None:
     for system in SYSTEMS:
         assert user_lines.of_files(FOLDER / name for name in system.files) > 3
         assert system.ours or system.environment in ENVIRONMENTS
-        assert set(system.kills) <= {"worker", "server", "coordinator"}
+        assert set(system.kills) <= set(ROLES)
 
 
 def test_names_of_systems_may_have_commas() -> None:
