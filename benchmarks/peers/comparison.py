@@ -79,17 +79,17 @@ class Comparison:
     def rows_of(self, system: System) -> Iterator[course.Row]:
         """The rows of one round; without a first run the others are left out."""
         parts, python, setting = self.words.parts, self.pythons[system.environment], self.setting
-        usual = None
+        step_s = None
         if "speed" in parts or "slow" in parts:
             row = attempt("speed", partial(course.undisturbed, system, python, setting, self.evaluator))
-            usual = row.get("samples_per_s")
+            step_s = row.get("step_s")
             yield row
             if row.get("failed"):
                 return
         for role in (role for role in system.kills if "kills" in parts and role in self.words.roles):
             yield attempt("kill", partial(course.killed, system, python, setting, self.evaluator, role), role)
-        if "slow" in parts and usual and system.trainers is None:
-            yield attempt("slow", partial(course.slow, system, python, setting, usual))
+        if "slow" in parts and step_s and system.trainers is None:
+            yield attempt("slow", partial(course.slow, system, python, setting, step_s))
         if "link" in parts and system.linked and setting.hostnet:
             yield attempt("link", partial(course.linked, system, python, setting))
 

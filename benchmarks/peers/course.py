@@ -203,6 +203,9 @@ def undisturbed(system: System, python: Path, setting: Setting, evaluator: Evalu
         used_s = processor.used_s()
         course.look()
         trained = reports.trained_in(course.follower.lines, from_s, to_s)
+        step_s = reports.step_s(course.follower.ordered())
+        if system.ours:  # reports have many steps
+            step_s = setting.workers * setting.batch * (to_s - from_s) / trained if trained else None
         first_s, models = course.first_s(), place.folder / "models"
         last_s = first_s + setting.longest_s
 
@@ -215,7 +218,11 @@ def undisturbed(system: System, python: Path, setting: Setting, evaluator: Evalu
         ended_s = time.monotonic()
         kill_all(place.run)
         points = evaluator.course(models, PERCENT)
-    row: Row = {"start_s": round(first_s - began_s, 1), "samples_per_s": round(trained / (to_s - from_s), 1)}
+    row: Row = {
+        "start_s": round(first_s - began_s, 1),
+        "step_s": step_s,
+        "samples_per_s": round(trained / (to_s - from_s), 1),
+    }
     row["cpu_s"] = round(1e3 * used_s / trained, 4) if trained else None
     row["bytes"] = None if carried is None or after is None or not trained else round((after - carried) / trained, 1)
     row["to_accuracy_s"] = reached_s(points, first_s)
@@ -228,12 +235,10 @@ def reached_s(points: list[Point], first_s: float) -> float | None:
     return next((round(point.at_s - first_s, 1) for point in points if point.percent >= PERCENT), None)
 
 
-def slow(system: System, python: Path, setting: Setting, samples_per_s: float) -> Row:
-    """Speed with one worker ten times slower than in the undisturbed run."""
-    workers = system.trainers or setting.workers
-    step_s = workers * setting.batch / samples_per_s
+def slow(system: System, python: Path, setting: Setting, step_s: float) -> Row:
+    """Speed with one worker ten times slower than in the undisturbed run, where a step took so many seconds."""
     with started(system, python, setting, slow_s=SLOWER * step_s) as course:
-        return _phase(course, max(setting.seconds, system.round_s)) | {"step_s": round(step_s, 6)}
+        return _phase(course, max(setting.seconds, system.round_s))
 
 
 def linked(system: System, python: Path, setting: Setting) -> Row:
@@ -269,14 +274,14 @@ def killed(system: System, python: Path, setting: Setting, evaluator: Evaluator,
             return reports.back_s(looks, killed_s, now_s, SHARE * usual, window_s) is not None
 
         course.wait(max(setting.longest_s, 3 * system.round_s), back)
-        course.wait(SETTLE_S)
         ended_s, running = time.monotonic(), course.running()
         if system.ours:
             _finish(course)
         kill_all(course.place.run)
         points = evaluator.last(course.place.folder / "models")
         lines = course.follower.ordered()
-        row: Row = {"goes_on": goes_on(lines, killed_s, [at_s for at_s in course.starts if at_s > killed_s], ended_s)}
+        starts_s = [at_s for at_s in course.starts if at_s > killed_s]
+        row: Row = {"goes_on": goes_on(lines, killed_s, starts_s, ended_s, max(GRACE_S, system.round_s))}
         row["back_s"] = reports.back_s(reports.looks(lines), killed_s, ended_s, SHARE * usual, window_s)
         row |= _own_count(course) if course.place.run.summary() else _counted(lines, running)
         row |= {"accuracy": points[-1].percent if points else None, "usual": round(usual, 1)}
@@ -306,9 +311,12 @@ def _counted(lines: list[Line], running: set[str]) -> Row:
     return {"trained": counted.trained, "lost": counted.lost, "doubled": counted.doubled}
 
 
-def goes_on(lines: list[Line], killed_s: float, starts_s: list[float], ended_s: float) -> str:
-    """Whether training goes on: "yes", before any process is started again; "started again", after that; or "no"."""
+def goes_on(lines: list[Line], killed_s: float, starts_s: list[float], ended_s: float, grace_s: float = GRACE_S) -> str:
+    """Whether training goes on: "yes", before any process is started again; "started again", after that; or "no".
+
+    Steps of the first `grace_s` seconds were begun before the kill.
+    """
     first_s = min(starts_s, default=ended_s)
-    if reports.trained_in(lines, killed_s + GRACE_S, first_s):
+    if reports.trained_in(lines, killed_s + grace_s, first_s):
         return "yes"
-    return "started again" if starts_s and reports.trained_in(lines, first_s, ended_s) else "no"
+    return "started again" if reports.trained_in(lines, max(first_s, killed_s + grace_s), ended_s) else "no"

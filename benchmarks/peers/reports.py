@@ -9,6 +9,7 @@ that was applied, are on their way. Doubled are samples that the ledger has more
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,7 +120,9 @@ def looks(lines: Iterable[Line]) -> list[tuple[float, float]]:
 def back_s(
     looks: Sequence[tuple[float, float]], killed_s: float, ended_s: float, wanted: float, window_s: float
 ) -> float | None:
-    """Seconds from a kill until a window begins in which the speed is as wanted; None: none ended before the end.
+    """Seconds from a kill until a window begins in which the speed is as wanted, and half of it in the one after.
+
+    None: there are no such two before the end.
 
     Parameters
     ----------
@@ -130,13 +133,29 @@ def back_s(
     """
     ordered = np.array(sorted(looks), np.float64).reshape(-1, 2)
     total = np.concatenate([[0.0], np.cumsum(ordered[:, 1])])
-    begins_s = killed_s + STEP_S * np.arange(max(0, int((ended_s - window_s - killed_s) / STEP_S) + 1))
+    begins_s = killed_s + STEP_S * np.arange(max(0, int((ended_s - 2 * window_s - killed_s) / STEP_S) + 1))
 
-    def until(at_s: np.ndarray) -> np.ndarray:
-        return total[np.searchsorted(ordered[:, 0], at_s, side="right")]
+    def samples(from_s: np.ndarray) -> np.ndarray:
+        ends = (np.searchsorted(ordered[:, 0], at_s, side="right") for at_s in (from_s, from_s + window_s))
+        first, last = (total[end] for end in ends)
+        return np.asarray(last - first)
 
-    good = np.flatnonzero(until(begins_s + window_s) - until(begins_s) >= wanted * window_s)
+    good = np.flatnonzero(
+        (samples(begins_s) >= wanted * window_s) & (samples(begins_s + window_s) >= wanted * window_s / 2)
+    )
     return round(float(begins_s[good[0]] - killed_s), 1) if len(good) else None
+
+
+def step_s(lines: Iterable[Line]) -> float | None:
+    """Median seconds between two reports of a source; None where none has reported twice."""
+    last: dict[str, float] = {}
+    between: list[float] = []
+    for line in lines:
+        if line.kind == "trained":
+            source = line.samples[0]
+            between += [line.at_s - last[source]] if source in last else []
+            last[source] = line.at_s
+    return statistics.median(between) if between else None
 
 
 def ledger(lines: Iterable[Line]) -> list[Range]:

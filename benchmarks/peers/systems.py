@@ -290,7 +290,7 @@ SYSTEMS = (
         ),
         "flower",
         {"worker": "worker-1", "server": "server", "coordinator": "superlink"},
-        round_s=12.0,
+        round_s=20.0,
     ),
     System("dbelief", dbelief(), ("job.yaml",), "", OURS),
     System("dbelief, 2 copies", dbelief(2), ("job.yaml",), "", OURS),

@@ -91,8 +91,8 @@ def every_tenth(begin_s: float, end_s: float, samples: float) -> list[tuple[floa
 
 
 def test_the_speed_is_back_where_a_window_of_it_begins() -> None:
-    looks = every_tenth(0.05, 5, 10) + every_tenth(8.05, 12, 10)
-    assert reports.back_s(looks, 5.0, 12.0, 90.0, 2.0) == pytest.approx(2.8, abs=0.11)  # 90 % of the first window
+    looks = every_tenth(0.05, 5, 10) + every_tenth(8.05, 15, 10)
+    assert reports.back_s(looks, 5.0, 14.0, 90.0, 2.0) == pytest.approx(2.8, abs=0.11)  # 90 % of the first window
 
 
 def test_a_kill_that_is_not_felt_takes_no_time() -> None:
@@ -104,9 +104,20 @@ def test_a_speed_that_does_not_come_back_has_no_time(looks: list[tuple[float, fl
     assert reports.back_s(looks, 5.0, 12.0, 90.0, 2.0) is None
 
 
+def test_a_last_burst_is_no_speed_that_is_back() -> None:
+    assert reports.back_s(every_tenth(0.05, 7.5, 10), 5.0, 14.0, 90.0, 2.0) is None
+
+
+def test_the_time_of_a_step_is_that_between_reports_of_one_source() -> None:
+    lines = [trained(0.0, "a", 1, 64), trained(0.1, "b", 1, 64), trained(1.0, "a", 65, 128), trained(3.1, "b", 65, 128)]
+    assert reports.step_s(lines) == pytest.approx(2.0)
+    assert reports.step_s(lines[:2]) is None
+
+
 def test_training_goes_on_before_a_start_or_after_it_or_not() -> None:
     before, after = [trained(7, "a", 1, 64)], [trained(9, "b", 1, 64)]
     assert course.goes_on(before, 5.0, [8.0], 10.0) == "yes"
     assert course.goes_on(after, 5.0, [8.0], 10.0) == "started again"
     assert course.goes_on(after, 5.0, [], 10.0) == "yes"
+    assert course.goes_on(after, 5.0, [6.0], 10.0, grace_s=5.0) == "no"
     assert course.goes_on([trained(5.5, "a", 1, 64)], 5.0, [8.0], 10.0) == "no"
