@@ -144,7 +144,6 @@ def torchft(place: Place) -> None:
 RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_metrics_collection": "0",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_TRAIN_V2_ENABLED": "1",
     "RAY_DEDUP_LOGS": "0",
 }
@@ -156,6 +155,8 @@ def ray(trainer: str) -> Callable[[Place], None]:
 
     def start(place: Place) -> None:
         settings: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": place.address(0)}
+        # It replaces the loopback's address with this machine's, and refuses several nodes without it.
+        variables = {**RAY, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": str(int(place.linked))}
         if place.linked:
             head = f"{place.address(0)}:{place.port('head')}"
             settings = {"address": head, "_node_ip_address": place.address(0)}
@@ -164,15 +165,15 @@ def ray(trainer: str) -> Callable[[Place], None]:
             ip = "--node-ip-address"
             words = ["--head", ip, place.address(0), "--port", str(place.port("head")), "--num-cpus", "0"]
             words += ["--include-dashboard", "false", "--resources", json.dumps({"server": 1})]
-            place.start("head", [*ray, *words], variables=RAY)
+            place.start("head", [*ray, *words], variables=variables)
             for rank in range(place.workers):
                 words = ["--address", head, ip, place.address(1 + rank), "--num-cpus", "1"]
                 words += ["--resources", json.dumps({"worker": 1})]
-                place.start(f"node-{rank}", [*ray, *words], 1 + rank, variables=RAY)
+                place.start(f"node-{rank}", [*ray, *words], 1 + rank, variables=variables)
         else:
             settings |= {"num_cpus": place.workers + 1, "object_store_memory": STORE_BYTES}
         more = {"ray": settings, "nodes": place.linked, "checkpoint_steps": CHECKPOINT_STEPS}
-        place.start("driver", place.trainer(trainer), more=more, variables=RAY)
+        place.start("driver", place.trainer(trainer), more=more, variables=variables)
 
     return start
 
