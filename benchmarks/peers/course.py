@@ -22,8 +22,6 @@ from benchmarks.peers.reports import Follower, Line
 from benchmarks.peers.systems import System
 
 SETTLE_S, LOOK_S = 1.0, 0.1
-GRACE_S = 1.5
-"""After a kill; steps that were begun before it end in this time."""
 SHARE, WINDOW_S = 0.9, 2.0
 """The speed is back where it is such a share of that before, in a window of so many seconds or a round."""
 RECENT = 20_000
@@ -263,7 +261,7 @@ def killed(system: System, python: Path, setting: Setting, evaluator: Evaluator,
         usual = course.speed(from_s, killed_s)
         course.place.kill(system.kills[role], setting.away_s)
         course.look()
-        course.wait(max(setting.away_s + GRACE_S, window_s))
+        course.wait(max(setting.away_s + system.grace_s, window_s))
 
         def back() -> bool:
             now_s, recent = time.monotonic(), course.follower.lines[-RECENT:]
@@ -281,7 +279,7 @@ def killed(system: System, python: Path, setting: Setting, evaluator: Evaluator,
         points = evaluator.last(course.place.folder / "models")
         lines = course.follower.ordered()
         starts_s = [at_s for at_s in course.starts if at_s > killed_s]
-        row: Row = {"goes_on": goes_on(lines, killed_s, starts_s, ended_s, max(GRACE_S, system.round_s))}
+        row: Row = {"goes_on": goes_on(lines, killed_s, starts_s, ended_s, system.grace_s)}
         row["back_s"] = reports.back_s(reports.looks(lines), killed_s, ended_s, SHARE * usual, window_s)
         row |= _own_count(course) if course.place.run.summary() else _counted(lines, running)
         row |= {"accuracy": points[-1].percent if points else None, "usual": round(usual, 1)}
@@ -311,7 +309,7 @@ def _counted(lines: list[Line], running: set[str]) -> Row:
     return {"trained": counted.trained, "lost": counted.lost, "doubled": counted.doubled}
 
 
-def goes_on(lines: list[Line], killed_s: float, starts_s: list[float], ended_s: float, grace_s: float = GRACE_S) -> str:
+def goes_on(lines: list[Line], killed_s: float, starts_s: list[float], ended_s: float, grace_s: float) -> str:
     """Whether training goes on: "yes", before any process is started again; "started again", after that; or "no".
 
     Steps of the first `grace_s` seconds were begun before the kill.

@@ -53,6 +53,8 @@ class System:
         Workers where they are fewer than asked for.
     round_s
         Least length of a phase, where it trains in bursts.
+    grace_s
+        After a kill; what was begun before it ends in this time.
     """
 
     name: str
@@ -63,6 +65,7 @@ class System:
     linked: bool = True
     trainers: int | None = None
     round_s: float = 0.0
+    grace_s: float = 1.5
 
     @property
     def ours(self) -> bool:
@@ -292,6 +295,7 @@ SYSTEMS = (
         "flower",
         {"worker": "worker-1", "server": "server", "coordinator": "superlink"},
         round_s=20.0,
+        grace_s=20.0,
     ),
     System("dbelief", dbelief(), ("job.yaml",), "", OURS),
     System("dbelief, 2 copies", dbelief(2), ("job.yaml",), "", OURS),

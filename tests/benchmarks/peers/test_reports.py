@@ -116,8 +116,8 @@ def test_the_time_of_a_step_is_that_between_reports_of_one_source() -> None:
 
 def test_training_goes_on_before_a_start_or_after_it_or_not() -> None:
     before, after = [trained(7, "a", 1, 64)], [trained(9, "b", 1, 64)]
-    assert course.goes_on(before, 5.0, [8.0], 10.0) == "yes"
-    assert course.goes_on(after, 5.0, [8.0], 10.0) == "started again"
-    assert course.goes_on(after, 5.0, [], 10.0) == "yes"
-    assert course.goes_on(after, 5.0, [6.0], 10.0, grace_s=5.0) == "no"
-    assert course.goes_on([trained(5.5, "a", 1, 64)], 5.0, [8.0], 10.0) == "no"
+    assert course.goes_on(before, 5.0, [8.0], 10.0, 1.5) == "yes"
+    assert course.goes_on(after, 5.0, [8.0], 10.0, 1.5) == "started again"
+    assert course.goes_on(after, 5.0, [], 10.0, 1.5) == "yes"
+    assert course.goes_on(after, 5.0, [6.0], 10.0, 5.0) == "no"
+    assert course.goes_on([trained(5.5, "a", 1, 64)], 5.0, [8.0], 10.0, 1.5) == "no"
