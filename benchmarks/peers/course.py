@@ -298,10 +298,11 @@ def _finish(course: Course) -> None:
 
 
 def _own_count(course: Course) -> Row:
-    """Samples as dbelief's summary counts them; the samples of a mini-batch go with each push."""
-    summary, batch = course.place.run.summary(), course.setting.batch
-    counted = {"trained": summary["samples"], "lost": batch * summary["pushes_lost"]}
-    return counted | {"doubled": batch * summary["pushes_trained_twice"]}
+    """Samples as dbelief's summary counts them, by the mean samples of a push; what is not pushed is not counted."""
+    summary = course.place.run.summary()
+    each = summary["samples"] / summary["pushes"] if summary["pushes"] else 0.0
+    lost, doubled = (round(each * summary[name]) for name in ("pushes_lost", "pushes_trained_twice"))
+    return {"trained": summary["samples"], "lost": lost, "doubled": doubled}
 
 
 def _counted(lines: list[Line], running: set[str]) -> Row:
