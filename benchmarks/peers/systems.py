@@ -151,6 +151,8 @@ RAY = {
     "RAY_DEDUP_LOGS": "0",
 }
 STORE_BYTES = 256 << 20
+STARTED, HEAD_S = "Ray runtime started", 60.0
+"""What a head prints, and the bound of the wait for it."""
 
 
 def ray(trainer: str) -> Callable[[Place], None]:
@@ -169,6 +171,8 @@ def ray(trainer: str) -> Callable[[Place], None]:
             words = ["--head", ip, place.address(0), "--port", str(place.port("head")), "--num-cpus", "0"]
             words += ["--include-dashboard", "false", "--resources", json.dumps({"server": 1})]
             place.start("head", [*ray, *words], variables=variables)
+            # A head refuses to start beside nodes of the same address, which it finds among the machine's processes.
+            runs.wait_for(lambda: STARTED in (place.folder / "head.log").read_text() or None, "Ray's head", HEAD_S)
             for rank in range(place.workers):
                 words = ["--address", head, ip, place.address(1 + rank), "--num-cpus", "1"]
                 words += ["--resources", json.dumps({"worker": 1})]
