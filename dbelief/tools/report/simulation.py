@@ -15,6 +15,8 @@ from dbelief.simulate.outcome import SATURATED, SimulatedOutcome, rates
 
 from .pictures import import_matplotlib
 
+HEIGHT, TITLE = 6.0, 0.35
+"""Inches: of the picture, and of its title."""
 FORMATS = (".png", ".svg", ".pdf")
 
 
@@ -31,9 +33,10 @@ def draw(path: Path, scenario: Scenario, outcome: SimulatedOutcome, world: World
     import_matplotlib()
     from .plot_style import new_figure
 
-    figure = new_figure(_title(scenario), height=6.0)
+    figure = new_figure(_title(scenario), height=HEIGHT)
+    figure.set_layout_engine("constrained", rect=(0.0, 0.0, 1.0, 1 - TITLE / HEIGHT))
     over_time, stale, use = figure.subplots(3, 1)
-    _rate(over_time, scenario, world)
+    _rate(over_time, scenario, outcome, world)
     _staleness(stale, outcome, world)
     _use(use, outcome)
     try:
@@ -47,14 +50,19 @@ def _title(scenario: Scenario) -> str:
     return f"{scenario.job.name}, simulated: {plural(fleet.workers, 'worker')}, {plural(fleet.shards, 'shard')}"
 
 
-def _rate(axes: Any, scenario: Scenario, world: World) -> None:
+def _rate(axes: Any, scenario: Scenario, outcome: SimulatedOutcome, world: World) -> None:
     middles = (np.arange(BINS) + 0.5) * scenario.seconds / BINS
     axes.plot(middles, rates(world))
-    axes.set(xlabel="seconds", ylabel="samples/s", xlim=(0, scenario.seconds), ylim=(0, None))
+    axes.set(xlabel="seconds", ylabel="samples/s", xlim=(0, _end_s(scenario, outcome)), ylim=(0, None))
     for role, at_s in scenario.kills.items():
         axes.axvline(at_s, linestyle=":", label=f"{role} fails")
     if scenario.kills:
         axes.legend()
+
+
+def _end_s(scenario: Scenario, outcome: SimulatedOutcome) -> float:
+    """When the job ends, else the simulated time."""
+    return scenario.warm_s + outcome.seconds if outcome.over else scenario.seconds
 
 
 def _staleness(axes: Any, outcome: SimulatedOutcome, world: World) -> None:

@@ -37,7 +37,8 @@ SUMMARY = dict.fromkeys(name for name, field in Summary.model_fields.items() if 
     "steps": 1, "pushes": 1, "pushes_trained_twice": 0, "wall_s": 2.0, "replicas": 1, "shards": 1, "members_lost": 0,
     "died": [], "pushes_lost": 0, "parameters": 650, "state": "failed",
     "trained": False, "evaluation_failed": {}, "steps_left_out": 0, "last_leg_s": None,
-    "rounds": None, "delays": None, "steps_per_replica": {}, "pushes_per_replica": {}, "lease_samples": 0, "processors": {},
+    "rounds": None, "delays": None, "steps_per_replica": {}, "pushes_per_replica": {}, "lease_samples": 0,
+    "processors": {},
 }  # fmt: skip
 
 
