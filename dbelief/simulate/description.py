@@ -23,6 +23,8 @@ NEVER = math.inf
 UNLIMITED = 1 << 60
 ASKED = 300.0
 """Bytes of a call without parameters, with its headers."""
+LEAST_LEFT = 1e-3
+"""Share of the coordinator's processor that is left for leases, at least."""
 LEASE_LEFT = 0.75
 """Of a leader's lease, renewed at each half of it, what is left when it fails: a mean."""
 KILLS = ("worker", "shard", "coordinator")
@@ -139,24 +141,24 @@ class Scenario:
         if not isinstance(strategy, Sandblaster):
             size = lease_size(job, self.samples) if self.samples else strategy.lease or 64 * strategy.clock_samples
         return Schedule(
-            steps,
-            kind,
-            beside,
-            len(steps),
-            max(1, round(size / batch)),
-            batch,
-            LEASES_PER_S,
-            FEW,
-            schedule.ahead,
-            schedule.begins,
-            schedule.bound,
-            schedule.quorum,
-            schedule.grace,
-            schedule.grace_s,
-            schedule.sum_s,
-            self.steps_left,
-            self.seconds,
-            self.warm_s,
+            steps=steps,
+            kind=kind,
+            beside=beside,
+            exchanges=len(steps),
+            lease=max(1, round(size / batch)),
+            batch=batch,
+            paced_per_s=LEASES_PER_S,
+            few=FEW,
+            ahead=schedule.ahead,
+            begins=schedule.begins,
+            bound=schedule.bound,
+            quorum=schedule.quorum,
+            grace=schedule.grace,
+            grace_s=schedule.grace_s,
+            sum_s=schedule.sum_s,
+            steps_left=self.steps_left,
+            until_s=self.seconds,
+            warm_s=self.warm_s,
         )
 
     @property
@@ -179,35 +181,32 @@ class Scenario:
     def _service(self, schedule: ExchangeSchedule, machines: np.ndarray, places: list[int]) -> Service:
         """Costs of an exchange with one shard that stands for all: that on the host with the slowest link a byte."""
         fleet, costs = self.fleet, self.costs
-        grouped = schedule.sum_s > 0
         hosts = [group for group in fleet.groups if group.shards]
         host = max(hosts, key=lambda group: group.shards / group.crosses)
         share = host.shards / fleet.shards
-        others = share * (1 - host.workers / fleet.workers)
-        leader = fleet.leader
-        factor = costs.shared if all_local(fleet) else 1.0
+        same = [group for group in hosts if host.host is not None and group.host == host.host]
+        beside = sum(group.machines * group.shards for group in same) if same else host.shards
+        station = _station(fleet, host.host) if host.host is not None else places[fleet.groups.index(host)]
+        free = 0.0 if schedule.sum_s > 0 else 1.0  # a sum among workers costs nothing at the shards
+        factor = free * (costs.shared if all_local(fleet) else 1.0)
         pushed, fetched = schedule.pushed / fleet.shards, schedule.fetched / fleet.shards
-        same = [group for group in hosts if group is host or (host.host is not None and group.host == host.host)]
-        beside = sum(group.machines * group.shards for group in same) if host.host is not None else host.shards
-        load = self.costs.background(self.job, fleet.workers)
-        station = places[fleet.groups.index(host)] if host.host is None else _station(fleet, host.host)
         return Service(
-            schedule.pushed,
-            schedule.fetched,
-            0.0 if grouped else ASKED * fleet.shards,
-            others if host.link is not None else 0.0,
-            0.0 if math.isinf(host.crosses) else self.slowdown / host.crosses,
-            0.0 if grouped else factor * (costs.push_call_s + pushed * costs.push_byte_s),
-            0.0 if grouped else factor * (costs.fetch_call_s + fetched * costs.fetch_byte_s),
-            0.0 if grouped else factor * fleet.shards * costs.client_call_s,
-            0.0 if grouped else factor * costs.client_byte_s,
-            0.0 if grouped else costs.lockstep_trips if self.in_lockstep else costs.trips,
-            station if machines[station]["processors"] else -1,
-            beside,
-            beside * (self.job.replication - 1),
-            costs.lease_s / max(1e-3, 1 - load),
-            costs.join_s,
-            leader.latency - host.latency,
+            pushed=schedule.pushed,
+            fetched=schedule.fetched,
+            asked=free * ASKED * fleet.shards,
+            served=share * (1 - host.workers / fleet.workers) if host.link is not None else 0.0,
+            served_s=0.0 if math.isinf(host.crosses) else self.slowdown / host.crosses,
+            push_s=factor * (costs.push_call_s + pushed * costs.push_byte_s),
+            fetch_s=factor * (costs.fetch_call_s + fetched * costs.fetch_byte_s),
+            client_s=factor * fleet.shards * costs.client_call_s,
+            client_byte_s=factor * costs.client_byte_s,
+            trips=free * (costs.lockstep_trips if self.in_lockstep else costs.trips),
+            shard_on=station if machines[station]["processors"] else -1,
+            leaders=beside,
+            followers=beside * (self.job.replication - 1),
+            lease_s=costs.lease_s / max(LEAST_LEFT, 1 - costs.background(self.job, fleet.workers)),
+            joined_s=costs.join_s,
+            coordinator_latency_s=fleet.leader.latency - host.latency,
         )
 
     def _failures(self) -> Failures:
@@ -215,17 +214,18 @@ class Scenario:
         hosts = [group for group in fleet.groups if group.shards]
         rates = [group.machines / group.life for group in hosts if group.life is not None]
         held = 4 * self.parameters / fleet.shards
+        kills = {f"{role}_kill_s": self.kills.get(role, NEVER) for role in KILLS}
         return Failures(
-            1 / sum(rates) if rates else NEVER,
-            self.failover_s["shard"],
-            job.replication > 1,
-            NEVER if fleet.leader.life is None else fleet.leader.life,
-            self.failover_s["coordinator"],
-            job.snapshots.every_s or NEVER,
-            held * self.costs.snapshot_byte_s,
-            max(group.shards for group in hosts) / fleet.shards,
-            job.deadlines.beat_s,
-            *(self.kills.get(role, NEVER) for role in KILLS),
+            shard_life_s=1 / sum(rates) if rates else NEVER,
+            shard_failover_s=self.failover_s["shard"],
+            keeps=job.replication > 1,
+            coordinator_life_s=NEVER if fleet.leader.life is None else fleet.leader.life,
+            coordinator_failover_s=self.failover_s["coordinator"],
+            snapshot_every_s=job.snapshots.every_s or NEVER,
+            snapshot_s=held * self.costs.snapshot_byte_s,
+            share=max(group.shards for group in hosts) / fleet.shards,
+            fence_s=job.deadlines.beat_s,
+            **kills,
         )
 
     @property
@@ -250,8 +250,9 @@ class Scenario:
 
 def all_local(fleet: Fleet) -> bool:
     """Whether all processes are on one machine, and exchange through shared memory."""
-    group = fleet.groups[0]
-    return len(fleet.groups) == 1 and group.machines == 1 and group.link is None
+    hosts = {group.host for group in fleet.groups}
+    one = len(fleet.groups) == 1 and fleet.groups[0].machines == 1
+    return (one or (len(hosts) == 1 and None not in hosts)) and all(group.link is None for group in fleet.groups)
 
 
 def _spread(fleet: Fleet, costs: Costs) -> float:
