@@ -25,6 +25,7 @@ from .events.parts import (
     PROCESSORS_S,
     PUSHES,
     RECEIVED,
+    ROLLED_BACK,
     ROUNDS,
     SAMPLES,
     SENT,
@@ -139,44 +140,36 @@ def outcome_of(scenario: Scenario, world: World) -> SimulatedOutcome:
     time_s = None if total is None else end_s if over else total / rate if rate else math.inf
     price_per_h = scenario.fleet.price
     computed = totals[SAMPLES] + totals[LOST_SAMPLES]
+    summed = totals[ROUNDS] * scenario.schedule.summed
     return SimulatedOutcome(
-        scenario.fleet.workers,
-        seconds,
-        over,
-        totals[SAMPLES],
-        rate,
-        totals[LOST_SAMPLES],
-        max(0.0, totals[SAMPLES] - _rolled_back(scenario, totals)) / computed if computed else 1.0,
-        int(totals[PUSHES]),
-        int(totals[ROUNDS]),
-        int(totals[LEASES]),
-        totals[STALENESS] / totals[PUSHES] if totals[PUSHES] else 0.0,
-        _quantiles(record["staleness"]),
-        (totals[SENT] + totals[ROUNDS] * scenario.schedule.summed) / seconds,
-        (totals[RECEIVED] + totals[ROUNDS] * scenario.schedule.summed) / seconds,
-        min(1.0, totals[COMPUTED_S] / (seconds * scenario.fleet.workers)),
-        use,
-        max(use, key=lambda name: use[name]),
-        scenario.costs.saturation(scenario.job),
-        {
+        workers=scenario.fleet.workers,
+        seconds=seconds,
+        over=over,
+        samples=totals[SAMPLES],
+        samples_per_s=rate,
+        lost_samples=totals[LOST_SAMPLES] + totals[ROLLED_BACK],
+        goodput=max(0.0, totals[SAMPLES] - totals[ROLLED_BACK]) / computed if computed else 1.0,
+        pushes=int(totals[PUSHES]),
+        rounds=int(totals[ROUNDS]),
+        leases=int(totals[LEASES]),
+        staleness_mean=totals[STALENESS] / totals[PUSHES] if totals[PUSHES] else 0.0,
+        staleness=_quantiles(record["staleness"]),
+        sent_per_s=(totals[SENT] + summed) / seconds,
+        received_per_s=(totals[RECEIVED] + summed) / seconds,
+        computing=min(1.0, totals[COMPUTED_S] / (seconds * scenario.fleet.workers)),
+        use=use,
+        saturates=max(use, key=lambda name: use[name]),
+        coordinator_at=scenario.costs.saturation(scenario.job),
+        failures={
             "worker": int(totals[WORKER_FAILURES]),
             "shard": int(totals[SHARD_FAILURES]),
             "coordinator": int(totals[COORDINATOR_FAILURES]),
         },
-        scenario.failover_s,
-        time_s,
-        price_per_h,
-        price_per_h * (time_s if time_s is not None else seconds) / 3600,
-        int(totals[EVENTS]),
-    )
-
-
-def _rolled_back(scenario: Scenario, totals: list[float]) -> float:
-    """Samples that were acknowledged, and lost with a shard."""
-    return (
-        0.0
-        if scenario.job.replication > 1
-        else min(totals[SAMPLES], totals[LOST_SAMPLES] * bool(totals[SHARD_FAILURES]))
+        failover_s=scenario.failover_s,
+        time_s=time_s,
+        price_per_h=price_per_h,
+        price=price_per_h * (time_s if time_s is not None else seconds) / 3600,
+        events=int(totals[EVENTS]),
     )
 
 
@@ -194,7 +187,9 @@ def _use(scenario: Scenario, totals: list[float], seconds: float, world: World) 
     }
     processors = int(world.machines["processors"].sum())
     if processors:
-        busy_s = totals[PROCESSORS_S] + (totals[SHARD_S] if world.world["service"]["shard_on"][0] >= 0 else 0.0)
+        service = world.world[0]["service"]
+        shards = int(service["leaders"] + service["followers"]) if service["shard_on"] >= 0 else 0
+        busy_s = totals[PROCESSORS_S] + shards * totals[SHARD_S]
         use["processors"] = busy_s / seconds / processors
     return {name: min(1.0, share) for name, share in use.items()}
 

@@ -65,6 +65,7 @@ from .parts import (
     LEASED_S,
     LEASES,
     LOST_SAMPLES,
+    ROLLED_BACK,
     SHARD_FAILURES,
     TOTALS,
     WAITED_S,
@@ -204,7 +205,7 @@ def _of_server(world: Any, server: int, at_s: float) -> None:
         totals[SHARD_FAILURES] += 1
         servers.shard_s = max(servers.shard_s, at_s + failures.shard_failover_s)
         if failures.keeps == 0:
-            totals[LOST_SAMPLES] += failures.share * servers.since_set
+            totals[ROLLED_BACK] += failures.share * servers.since_set
             servers.since_set = 0.0
     elif server == COORDINATOR:
         totals[COORDINATOR_FAILURES] += 1

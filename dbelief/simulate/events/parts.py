@@ -215,6 +215,7 @@ class Failures(NamedTuple):
 (
     SAMPLES,
     LOST_SAMPLES,
+    ROLLED_BACK,
     PUSHES,
     STALENESS,
     SENT,
@@ -237,8 +238,8 @@ class Failures(NamedTuple):
     ENDED_S,
     LAST_S,
     TOTALS,
-) = range(24)
-"""Places in `totals`."""
+) = range(25)
+"""Places in `totals`; ROLLED_BACK: samples that were acknowledged, and lost with a shard."""
 
 
 def _record_of(kind: type[Any]) -> np.dtype[Any]:
