@@ -45,7 +45,11 @@ def _facts(scenario: Scenario, outcome: SimulatedOutcome) -> Iterable[tuple[str,
         listed = ", ".join(f"{count:,} of {role}s" for role, count in outcome.failures.items() if count)
         yield "failures", f"{listed}; {outcome.lost_samples:,.0f} samples lost, goodput {100 * outcome.goodput:.1f} %"
     yield "used most", f"{outcome.saturates}{_saturated(outcome)}"
-    yield "coordinator", f"one processor is in use at {outcome.coordinator_at:,} workers of such a job"
+    beat_s = scenario.job.deadlines.beat_s
+    yield (
+        "coordinator",
+        f"full at {outcome.coordinator_at:,} workers; a longer deadlines.beat_s ({beat_s:g} s) allows more",
+    )
     if outcome.time_s is not None and math.isfinite(outcome.time_s):
         yield "time", f"{duration(outcome.time_s)} to {scenario.total_samples:,} samples"
     if outcome.price_per_h:
