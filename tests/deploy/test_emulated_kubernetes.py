@@ -160,7 +160,7 @@ def test_a_closed_terminal_leaves_the_job_which_no_other_may_take_the_name_of(
     training = digits.train(LONG)
     soon(lambda: digits.trains, "no samples are counted")
     training.send_signal(signal.SIGHUP)
-    _, said = training.communicate(timeout=60)
+    _, said = training.communicate(timeout=180)  # three calls that are not answered have deadlines of 30 s each
     assert "Job digits-coordinator goes on, and is not followed any further" in said
     again = digits.train(SHORT)
     _, refused = again.communicate(timeout=60)

@@ -64,13 +64,16 @@ class KubernetesApi:
     def __init__(self, namespace: str | None) -> None:
         try:
             from kubernetes import client, config, dynamic
+            from urllib3.util.retry import Retry
         except ImportError:
             raise UserError("--on kubernetes needs the extra: pip install 'dbelief[kubernetes]'") from None
         logging.getLogger("kubernetes").setLevel(logging.WARNING)
         configured = _configured(config)
         self.namespace = namespace or configured
         self._core = client.CoreV1Api()
-        self._core.api_client.rest_client.pool_manager.connection_pool_kw["timeout"] = CALL_S  # of discovery
+        pool = self._core.api_client.rest_client.pool_manager.connection_pool_kw
+        pool["timeout"] = CALL_S  # of discovery
+        pool["retries"] = Retry(3, read=False)  # a call that is not answered would take four times its deadline
         with _named("the API server"):
             self._dynamic: Any = cast(Any, dynamic).DynamicClient(self._core.api_client)
 

@@ -89,7 +89,7 @@ class JobFollower:
             The API server does not answer, the job's object is gone, or Kubernetes ended the job.
         """
         failures = 0
-        while True:
+        while not (interrupted.is_set() and interrupted.number == signal.SIGHUP):
             try:
                 code = self._look(client, interrupted)
                 failures = 0
@@ -100,10 +100,9 @@ class JobFollower:
                 if failures > TRIES or error.status in (401, 403):
                     raise RuntimeFailure(f"{error}; {self._name} goes on, and is not followed any further") from error
                 log.debug(f"{error}; trying again")
-            if interrupted.is_set() and interrupted.number == signal.SIGHUP:
-                log.info(f"{self._kind.kind} {self._name} goes on, and is not followed any further")
-                return STOPPED
             (time.sleep if interrupted.is_set() else interrupted.wait)(LOOK_S)
+        log.info(f"{self._kind.kind} {self._name} goes on, and is not followed any further")
+        return STOPPED
 
     def _look(self, client: CoordinatorClient, interrupted: Interrupt) -> int | None:
         """Look once; the exit code of a job that has ended."""
