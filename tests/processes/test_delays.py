@@ -17,6 +17,7 @@ pytestmark = pytest.mark.processes
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
 
 
+@pytest.mark.long
 def test_a_hundred_replicas_learn_the_digits(operator: Operator) -> None:
     """And none of the roles is started: the run's folder has no logs of theirs."""
     file = operator.folder / "d.npz"

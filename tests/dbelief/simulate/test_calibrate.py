@@ -27,6 +27,7 @@ def _run(workers: int, link: float | None) -> MeasuredJob:
     return MeasuredJob(f"{workers}", made, MeasuredJob("", made, {}).predicted(TRUE))
 
 
+@pytest.mark.long
 def test_a_fit_predicts_runs_that_it_has_not_seen() -> None:
     seen = [_run(workers, link) for workers in (1, 6) for link in (None, 2e5)]
     others = [_run(workers, link) for workers in (3, 8) for link in (None, 3e5)]
