@@ -157,10 +157,14 @@ def test_a_wrong_job_ends_with_its_code_and_reason(cluster: EmulatedCluster, dig
 def test_a_closed_terminal_leaves_the_job_which_no_other_may_take_the_name_of(
     cluster: EmulatedCluster, digits: DigitsJob
 ) -> None:
+    before = signal.signal(
+        signal.SIGHUP, signal.SIG_DFL
+    )  # else the command inherits that it is ignored, as under nohup
     training = digits.train(LONG)
+    signal.signal(signal.SIGHUP, before)
     soon(lambda: digits.trains, "no samples are counted")
     training.send_signal(signal.SIGHUP)
-    _, said = training.communicate(timeout=180)  # three calls that are not answered have deadlines of 30 s each
+    _, said = training.communicate(timeout=60)
     assert "Job digits-coordinator goes on, and is not followed any further" in said
     again = digits.train(SHORT)
     _, refused = again.communicate(timeout=60)
