@@ -159,7 +159,7 @@ def test_a_closed_terminal_leaves_the_job_which_no_other_may_take_the_name_of(
 ) -> None:
     before = signal.signal(
         signal.SIGHUP, signal.SIG_DFL
-    )  # else the command inherits that it is ignored, as under nohup
+    )  # under nohup the command would inherit that it is ignored
     training = digits.train(LONG)
     signal.signal(signal.SIGHUP, before)
     soon(lambda: digits.trains, "no samples are counted")
