@@ -157,9 +157,7 @@ def test_a_wrong_job_ends_with_its_code_and_reason(cluster: EmulatedCluster, dig
 def test_a_closed_terminal_leaves_the_job_which_no_other_may_take_the_name_of(
     cluster: EmulatedCluster, digits: DigitsJob
 ) -> None:
-    before = signal.signal(
-        signal.SIGHUP, signal.SIG_DFL
-    )  # under nohup the command would inherit that it is ignored
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup the command would inherit that it is ignored
     training = digits.train(LONG)
     signal.signal(signal.SIGHUP, before)
     soon(lambda: digits.trains, "no samples are counted")
