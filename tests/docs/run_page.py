@@ -74,14 +74,15 @@ class Folder:
         make.write_text(f'#!/bin/sh\nexec {shutil.which("make")} {old} "$@"\n')
         make.chmod(0o755)
 
-    def run(self, blocks: Sequence[Block]) -> None:
-        """Run blocks and write files, in order; at the end, stop what was left in the background.
+    def run(self, blocks: Sequence[Block]) -> list[Block]:
+        """Run blocks and write files, in order; at the end, stop what was left in the background. Returns what was run.
 
         Raises
         ------
         BlockFailed
             At the first block whose exit code or output is another.
         """
+        done: list[Block] = []
         with _ports(blocks):
             try:
                 for block in blocks:
@@ -89,12 +90,15 @@ class Folder:
                         file = self.path / block.argument
                         file.parent.mkdir(parents=True, exist_ok=True)
                         file.write_text(block.code)
+                        done.append(block)
                     elif block.needs and not _has(block.needs):
                         print(f"{block.place}: left out, for this machine has no {block.needs}")
                     else:
                         self._run(block)
+                        done.append(block)
             finally:
                 self._stop()
+        return done
 
     def _run(self, block: Block) -> None:
         # A file and not a pipe: processes in the background keep it open after the block.

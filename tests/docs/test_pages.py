@@ -74,7 +74,9 @@ def _text(page: str) -> str:
 def test_page(page: str, tmp_path: Path) -> None:
     folder = Folder(tmp_path, pictures=False)
     folder.prepare()
-    folder.run([block for block in extract(page, _text(page)) if block.kind in ("test", "file")])
+    blocks = [block for block in extract(page, _text(page)) if block.kind in ("test", "file")]
+    done = folder.run(blocks)
+    assert [block for block in blocks if block not in done and not block.needs] == [], "left out without a reason"
 
 
 @pytest.mark.long
@@ -84,7 +86,9 @@ def test_page(page: str, tmp_path: Path) -> None:
 def test_whole_page(page: str, tmp_path: Path) -> None:
     folder = Folder(tmp_path, LONG_BLOCK_S)
     folder.prepare()
-    folder.run([block for block in extract(page, _text(page)) if block.kind in ("test", "long", "file")])
+    blocks = [block for block in extract(page, _text(page)) if block.kind in ("test", "long", "file")]
+    done = folder.run(blocks)
+    assert [block for block in blocks if block not in done and not block.needs] == [], "left out without a reason"
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -10,27 +10,10 @@ from dbelief.training.parameter_buffer import ParameterBuffer
 
 
 class Fetcher(Protocol):
-    """Fetches parameters for one computing thread: `FetchThread`, whose documentation holds for all."""
-
-    def request(self, clock: int) -> None:
-        """Start to fill a copy for `clock`, unless a fetch is in progress."""
-        ...
-
-    def get(self) -> ParameterBuffer:
-        """Wait for the filled copy and return it."""
-        ...
+    """Fetches parameters where nothing is fetched ahead of its use."""
 
     def fetch_now(self, clock: int) -> ParameterBuffer:
         """Fetch on the calling thread, and return the copy."""
-        ...
-
-    @property
-    def spare(self) -> ParameterBuffer:
-        """The copy to be filled next."""
-        ...
-
-    def swap(self) -> ParameterBuffer:
-        """Return the filled copy."""
         ...
 
     def close(self) -> None:

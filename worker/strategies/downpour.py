@@ -168,19 +168,25 @@ class Downpour:
         self._fetcher.close()
         self._sender.close()
 
+    @property
+    def _ahead(self) -> FetchThread:
+        """Where fetches travel beside computing, or with a push: another fetcher takes part in neither."""
+        assert isinstance(self._fetcher, FetchThread)
+        return self._fetcher
+
     def _fetch(self, lease: DataLease, step: int) -> ParameterBuffer:
         """The parameters that mini-batch `step` is computed from."""
         cadence = self._settings.cadence
         if self._fetched_ahead:
             self._fetched_ahead = False
-            self._parameters = self._fetcher.swap()
+            self._parameters = self._ahead.swap()
             self._parameters.to_device()
             self._phases.end("fetch")
         elif self._parameters is None or cadence.fetches_at(step):
             clock = _last_clock(lease, step, cadence)
             if self._settings.overlap:
-                self._fetcher.request(clock)
-                self._parameters = self._fetcher.get()
+                self._ahead.request(clock)
+                self._parameters = self._ahead.get()
             else:
                 self._sender.flush()
                 self._phases.end("push")
@@ -188,7 +194,7 @@ class Downpour:
             self._parameters.to_device()
             # Filled while this one is computed on; but a lease begins with the newest parameters.
             if self._settings.overlap and step + cadence.n_fetch < cadence.steps(lease.samples):
-                self._fetcher.request(_last_clock(lease, step + cadence.n_fetch, cadence))
+                self._ahead.request(_last_clock(lease, step + cadence.n_fetch, cadence))
             self._phases.end("fetch")
         return self._parameters
 
@@ -267,7 +273,7 @@ class Downpour:
         )
         fetch: Fetch | None = None
         if slot.fetch is not None:
-            spare = self._fetcher.spare
+            spare = self._ahead.spare
             spare.prepare_fetch()
             fetch = Fetch(spare.host, spare.versions, slot.fetch)
         if self._rows is not None and slot.rows is not None:

@@ -270,23 +270,6 @@ class TracedFetcher:
         self._shards.pull(self._own.host, self._own.versions, clock=clock)
         return self._own
 
-    def request(self, clock: int) -> None:
-        """See `FetchThread.request`: of jobs with `overlap`, which the file replaces."""
-        raise NotImplementedError
-
-    def get(self) -> ParameterBuffer:
-        """See `FetchThread.get`: as `request`."""
-        raise NotImplementedError
-
-    @property
-    def spare(self) -> ParameterBuffer:
-        """See `FetchThread.spare`: for fetches that follow a push within a lease."""
-        raise NotImplementedError
-
-    def swap(self) -> ParameterBuffer:
-        """See `FetchThread.swap`: as `spare`."""
-        raise NotImplementedError
-
     def close(self) -> None:
         """See `FetchThread.close`."""
 
