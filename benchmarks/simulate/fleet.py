@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.simulate.deployed_job import Places
@@ -17,22 +18,36 @@ from benchmarks.simulate.step_alone import StepAlone
 HOST = "here"
 
 
-def fleet_of(one: Configuration, alone: StepAlone | None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Processors:
+    """Speed of this machine's processors: see `processor_speed`."""
+
+    speed: float
+    together: float
+
+    def fields(self) -> dict[str, Any]:
+        """Of a group."""
+        own = {"speed": round(self.speed, 3), "together": round(self.together, 3)}
+        return {"processors": os.cpu_count() or 1, **own}
+
+
+def fleet_of(one: Configuration, alone: StepAlone | None, machine: Processors) -> dict[str, Any]:
     """The fleet file's content; `alone`: of the job's mini-batch, None where its members train nothing."""
-    cores = os.cpu_count() or 1
+    cores = machine.fields()
     if one.kind == COORDINATOR:
-        served = {"machines": 1, "workers": 0, "shards": 1, "coordinator": True, "processors": cores, "host": HOST}
+        served = {"machines": 1, "workers": 0, "shards": 1, "coordinator": True, **cores, "host": HOST}
         step = {"step": f"{one.every_s / members_steps(one):g}s"} if one.every_s else {}
         return {"groups": [{"name": "servers", **served}, {"name": "members", **_members(one), **step}]}
     assert alone is not None
+    shards = one.job["shards"] * one.job["replication"]
     if one.link is None and not one.waiting:
-        whole = {"machines": 1, "workers": len(one.waits_s), "shards": one.job["shards"], "coordinator": True}
-        return {"groups": [{"name": "machine", **whole, "processors": cores, **_step(0.0, alone)}]}
+        whole = {"machines": 1, "workers": len(one.waits_s), "shards": shards, "coordinator": True}
+        return {"groups": [{"name": "machine", **whole, **cores, **_step(0.0, alone)}]}
     if one.link is None:
-        shards = {"machines": 1, "workers": 0, "shards": one.job["shards"], "coordinator": True}
-        rows: list[dict[str, Any]] = [{**shards, "processors": cores, "host": HOST}]
+        served = {"machines": 1, "workers": 0, "shards": shards, "coordinator": True}
+        rows: list[dict[str, Any]] = [{**served, **cores, "host": HOST}]
         for wait_s, same in itertools.groupby(one.waits_s):
-            own: dict[str, Any] = {"workers": 1, "shards": 0, "coordinator": False, "processors": cores}
+            own: dict[str, Any] = {"workers": 1, "shards": 0, "coordinator": False, **cores}
             rows.append({"machines": len(list(same)), **own, **_step(wait_s, alone), "host": HOST})
     else:
         rows = _hosts(one, alone, cores)
@@ -56,7 +71,7 @@ def _step(wait_s: float, alone: StepAlone) -> dict[str, Any]:
     return {"step": f"{1e3 * step_s:.4g}ms", "busy": round(busy, 6), "spread": round(alone.spread * busy, 4)}
 
 
-def _hosts(one: Configuration, alone: StepAlone, cores: int) -> list[dict[str, Any]]:
+def _hosts(one: Configuration, alone: StepAlone, cores: dict[str, Any]) -> list[dict[str, Any]]:
     """Groups of hosts on links, with equal ones that follow each other together; followers are shards too."""
     assert one.link is not None
     places, link = Places.of(one), one.link
@@ -64,7 +79,7 @@ def _hosts(one: Configuration, alone: StepAlone, cores: int) -> list[dict[str, A
     for host in range(1, places.count + 1):
         mine = [wait_s for place, wait_s in zip(places.workers, one.waits_s, strict=True) if place == host]
         shards = sum(place == host for place in places.shards)
-        row: dict[str, Any] = {"workers": len(mine), "shards": shards, "coordinator": host == 1, "processors": cores}
+        row: dict[str, Any] = {"workers": len(mine), "shards": shards, "coordinator": host == 1, **cores}
         row |= _step(mine[0], alone) if mine else {}
         row |= {"link": f"{link.rate_mbit:g}Mbit", "latency": f"{link.delay_ms:g}ms", "host": HOST}
         if rows and rows[-1].items() >= row.items():

@@ -23,10 +23,10 @@ COORDINATOR, SANDBLASTER = "coordinator", "sandblaster"
 KINDS: Mapping[str, tuple[int, int]] = {
     "downpour": (2, 9),
     "elastic": (1, 4),
-    "sync-sgd": (1, 5),
+    "sync-sgd": (2, 5),
     "diloco": (2, 6),
     SANDBLASTER: (1, 1),
-    COORDINATOR: (3, 5),
+    COORDINATOR: (2, 5),
 }
 """Configurations of each kind, in both parts. `coordinator`: simulated members without models (coordinator/members.py).
 """
@@ -36,8 +36,10 @@ KILLS: Mapping[str, tuple[int, int]] = {
     "followed shard": (1, 2),
     "coordinator": (1, 2),
 }
-LINKED, WAITING = (2, 8), (2, 6)
-"""Jobs on links, whose workers all wait; further jobs whose workers wait."""
+LINKED, WAITING = (3, 8), (0, 6)
+"""Jobs on links, whose workers all wait; further jobs whose workers wait. For the calibration they are the second ones
+of their kinds, so that of each kind one computes.
+"""
 AT_SHARDS = ("downpour", "elastic", "diloco")
 """Kinds whose shards are needed for each exchange."""
 
@@ -79,9 +81,11 @@ LONGEST_ROUND_S, LONGEST_TRAVEL_S = 2.0, 1.5
 """Between two exchanges of a worker, and of one exchange where all have theirs at once: a run has dozens."""
 AWAY_S = (0.0, 0.0, 8.0)
 """Seconds until what was killed is started again; at 8 its heartbeats are missed before."""
-PACED = ((2,), (1, 3))
+PACED = ((1,), (1, 3))
 """Which of a part's loads of a coordinator are paced; others are closed loops."""
 PACES_S = (5.0, 10.0)
+WAYS = (("tree", "shards"), ("ring", "server", "shards", "tree"))
+"""Of the sums of each part, in turn."""
 MEMBERS = (16, 32, 64, 128, 256, 512)
 MOST_MEMBERS = 1_000
 """Of the first paced load of each part, and of the last one to be predicted."""
@@ -214,7 +218,8 @@ def _drafts(place: int, rng: random.Random) -> list[_Draft]:
     networks = itertools.cycle(rng.sample(list(NETWORKS), len(NETWORKS)))
     drafts = [_Draft(kind, "" if kind == COORDINATOR else next(networks)) for kind in kinds]
     trained = [draft for draft in drafts if draft.kind not in (COORDINATOR, SANDBLASTER)]
-    waiting = rng.sample(trained, LINKED[place] + WAITING[place])
+    again = [draft for before, draft in itertools.pairwise(trained) if before.kind == draft.kind]
+    waiting = again if place == 0 else rng.sample(trained, LINKED[place] + WAITING[place])
     for number, draft in enumerate(waiting):
         draft.waiting, draft.linked = True, number < LINKED[place]
     free = rng.sample(trained, len(trained))
@@ -228,7 +233,7 @@ def _drafts(place: int, rng: random.Random) -> list[_Draft]:
         most = number == PACED[place][0] or (place == 1 and number == len(loads) - 1)
         draft.fields = {"paced": number in PACED[place], "members": MOST_MEMBERS if most else count}
     for number, draft in enumerate(one for one in drafts if one.kind == "sync-sgd"):
-        draft.fields = {"way": ("tree", "ring", "server", "shards")[(number + place) % 4]}
+        draft.fields = {"way": WAYS[place][number % 4]}
     for number, draft in enumerate(one for one in drafts if one.kind == "diloco"):
         draft.fields = {"quorum": number % 2 == 1}
     return drafts

@@ -14,7 +14,7 @@ whose fields are:
     workers         by worker, its own time by phase, mini-batches, pushes and bytes
     processors      processors in use by each process of the run
     others          those in use by other programs of this machine: where they are many, the run was disturbed
-    step            seconds of a mini-batch alone on a processor, and their spread
+    step            seconds of a mini-batch alone on a processor, and their spread: the less of before and after the run
     failover        the kill, and what happened after it in watched_s seconds
     error           why there is no measurement, after two attempts; null else (failures: of all attempts)
 
@@ -29,6 +29,7 @@ import dataclasses
 import json
 import os
 import random
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -40,8 +41,9 @@ from benchmarks.simulate import measured
 from benchmarks.simulate.coordinator_load import coordinator_load
 from benchmarks.simulate.deployed_job import START_S, DeployedJob, deployed_job
 from benchmarks.simulate.failovers import KilledProcess, phases_of, recovered_s, served_s
-from benchmarks.simulate.fleet import fleet_of
+from benchmarks.simulate.fleet import Processors, fleet_of
 from benchmarks.simulate.plan import COORDINATOR, SANDBLASTER, Configuration, make_plan
+from benchmarks.simulate.processor_speed import processor_speed, together
 from benchmarks.simulate.step_alone import step_alone
 from dbelief.job import build_job
 from dbelief.job.document.yaml_document import to_yaml
@@ -61,27 +63,29 @@ LOAD_SHARE = 0.5
 """Of the seconds, for a coordinator's load in a closed loop."""
 
 
-def run(one: Configuration, seconds: float, hostnet: Path | None) -> dict[str, Any]:
-    """The record of a configuration; `error` has why there are no figures."""
+def run(one: Configuration, seconds: float, hostnet: Path | None, shared: float) -> dict[str, Any]:
+    """The record of a configuration; `error` has why there are no figures. `shared`: see `Processors.together`."""
     began_s = time.monotonic()
     record: dict[str, Any] = {"configuration": one.to_dict(), "name": one.name}
     errors: list[str] = []
     while len(errors) < ATTEMPTS and "measured" not in record:
         try:
-            record |= _figures(one, seconds, hostnet)
+            record |= _figures(one, seconds, hostnet, shared)
         except (Exception, SystemExit) as failure:
+            if isinstance(failure, SystemExit) and failure.code == 128 + signal.SIGTERM:
+                raise  # this program is ended, not a process of the run
             errors.append(f"{type(failure).__name__}: {failure}")
     error = None if "measured" in record else errors[-1]
     return {**record, "error": error, "failures": errors, "took_s": round(time.monotonic() - began_s, 1)}
 
 
-def _figures(one: Configuration, seconds: float, hostnet: Path | None) -> dict[str, Any]:
+def _figures(one: Configuration, seconds: float, hostnet: Path | None, shared: float) -> dict[str, Any]:
     if one.kind == COORDINATOR:
+        speed = processor_speed()
         found = coordinator_load(one, seconds if one.every_s else LOAD_SHARE * seconds)
-        return {**found, "fleet": fleet_of(one, None)}
-    job = build_job(dict(one.job), Path())
-    alone = step_alone(job)
-    found = {"fleet": fleet_of(one, alone), "step": dataclasses.asdict(alone)}
+        return {**found, "fleet": fleet_of(one, None, Processors(max(speed, processor_speed()), shared))}
+    job, found = build_job(dict(one.job), Path()), dict[str, Any]()
+    steps, speeds = [step_alone(job)], [processor_speed()]
     with deployed_job(one, seconds + START_S + WATCHED_S, hostnet) as deployed:
         deployed.train(FIRST_STEPS)
         time.sleep(SETTLED_S)
@@ -92,7 +96,9 @@ def _figures(one: Configuration, seconds: float, hostnet: Path | None) -> dict[s
             found["failover"] = failover
             found["measured"] |= {name: failover[name] for name in ("failover_s", "recovered_s")}
         found["events"] = deployed.events()
-    return found
+    alone = min(step_alone(job), *steps, key=lambda step: step.seconds)
+    machine = Processors(max(processor_speed(), *speeds), shared)
+    return {**found, "step": dataclasses.asdict(alone), "fleet": fleet_of(one, alone, machine)}
 
 
 def _window(deployed: DeployedJob, one: Configuration, seconds: float) -> dict[str, Any]:
@@ -215,14 +221,15 @@ def main() -> None:
     if any(one.link for one in chosen) and hosts.left_out(__file__, arguments.hostnet):
         chosen = [one for one in chosen if one.link is None]
     os.environ["DBELIEF_INSECURE"] = "1"
-    rows = []
+    rows, shared = [], together()
     for one in missing(ordered(chosen, arguments.seed), arguments.folder):
-        record = run(one, arguments.seconds, arguments.hostnet)
+        record = run(one, arguments.seconds, arguments.hostnet, shared)
         write(arguments.folder, one, record)
         kept = {name: record.get(name) for name in ("name", "measured", "others", "took_s", "error")}
         rows.append({"number": one.number, "part": one.part, **kept})
         report.progress(rows[-1])
-    report.print_figures({"seed": arguments.seed, "seconds": arguments.seconds, "rows": rows})
+    settings = {"seed": arguments.seed, "seconds": arguments.seconds, "together": shared}
+    report.print_figures({**settings, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -9,8 +9,19 @@ from statistics import fmean, median
 from typing import Any
 
 from benchmarks.simulate.plan import COORDINATOR, NETWORKS
-from dbelief.job import Sandblaster, load_job
-from dbelief.simulate.calibrate import MEASURES, RATE, RECEIVED, SENT, STALENESS, MeasuredJob, calibrated
+from dbelief.data import load
+from dbelief.job import load_job
+from dbelief.simulate.calibrate import (
+    MEASURES,
+    RATE,
+    RECEIVED,
+    SENT,
+    SHARDS,
+    STALENESS,
+    WORKERS,
+    MeasuredJob,
+    calibrated,
+)
 from dbelief.simulate.costs import Costs
 from dbelief.simulate.description import Scenario
 from dbelief.simulate.fleet import load_fleet
@@ -34,9 +45,19 @@ def costs_of(records: Sequence[Record]) -> Costs:
 
 
 def _calls(records: Sequence[Record]) -> dict[str, float]:
-    closed = [one["measured"] for one in records if one["measured"].get("beat_ms") is not None]
+    closed = [one for one in records if one["measured"].get("beat_ms") is not None]
     names = {"lease_s": "lease_ms", "beat_s": "beat_ms", "report_s": "report_ms"}
-    return {name: 1e-3 * fmean(one[theirs] for one in closed) for name, theirs in names.items()} if closed else {}
+    return {
+        name: 1e-3 * fmean(one["measured"][theirs] * _speed(one["configuration"]) for one in closed)
+        for name, theirs in names.items()
+        if closed
+    }
+
+
+def _speed(configuration: Record) -> float:
+    """Of the coordinator's processor, while all are in use."""
+    leader = load_fleet(Path(configuration["fleet_file"])).leader
+    return leader.speed * leader.together
 
 
 def _starts(records: Sequence[Record]) -> dict[str, float]:
@@ -53,21 +74,29 @@ def _starts(records: Sequence[Record]) -> dict[str, float]:
 def _measured(record: Record) -> MeasuredJob:
     configuration = record["configuration"]
     figures = {name: value for name, value in record["measured"].items() if name in MEASURES}
+    for measure, prefix in ((WORKERS, "worker-"), (SHARDS, "ps-")):
+        figures[measure] = sum(used for name, used in record["processors"].items() if name.startswith(prefix))
     return MeasuredJob(record["name"], functools.partial(_scenario, configuration), figures)
 
 
 def _scenario(configuration: Record, costs: Costs) -> Scenario:
     fleet = load_fleet(Path(configuration["fleet_file"]))
     job = load_job(Path(configuration["job_file"]))
-    samples = int(configuration["job"]["data"]["samples"]) if "samples" in configuration["job"]["data"] else 0
-    job = job.model_copy(update={"replicas": fleet.workers, "shards": fleet.shards})
+    job = job.model_copy(update={"replicas": fleet.workers, "shards": max(1, fleet.shards // job.replication)})
     kill = configuration["kill"]
     if kill is not None:
         groups = tuple(group.model_copy(update={"returns": kill["away_s"]}) for group in fleet.groups)
         fleet = fleet.model_copy(update={"groups": groups})
-    known = samples if isinstance(job.strategy, Sandblaster) else 0
     parameters = NETWORKS[configuration["network"]].parameters
-    return Scenario(job, fleet, parameters, costs, known, SECONDS, WARM_S)
+    return Scenario(job, fleet, parameters, costs, _samples(configuration["job_file"]), SECONDS, WARM_S)
+
+
+@functools.cache
+def _samples(job_file: str) -> int:
+    """Samples of a job's training set, which the size of a lease depends on."""
+    train = load(load_job(Path(job_file)).data, Path()).train
+    assert train is not None
+    return len(train.inputs)
 
 
 def predicted(configuration: Record, costs: Costs) -> dict[str, float | None]:
@@ -87,15 +116,15 @@ def predicted(configuration: Record, costs: Costs) -> dict[str, float | None]:
 
 def _load(configuration: Record, costs: Costs) -> dict[str, float | None]:
     """Of members that ask without a pause, or every so many seconds."""
-    members, every_s = configuration["members"], configuration["every_s"]
+    members, every_s, speed = configuration["members"], configuration["every_s"], _speed(configuration)
     if not every_s:
         return {
-            "leases_per_s": 1 / costs.lease_s,
-            "lease_ms": 1e3 * costs.lease_s,
-            "beat_ms": 1e3 * costs.beat_s,
-            "report_ms": 1e3 * costs.report_s,
+            "leases_per_s": speed / costs.lease_s,
+            "lease_ms": 1e3 * costs.lease_s / speed,
+            "beat_ms": 1e3 * costs.beat_s / speed,
+            "report_ms": 1e3 * costs.report_s / speed,
         }
     leases_per_s = members / every_s
     job = load_job(Path(configuration["job_file"]))
     others = costs.background(job, members, leases_per_s)
-    return {"leases_per_s": leases_per_s, "lease_ms": 1e3 * (costs.lease_s + others / leases_per_s)}
+    return {"leases_per_s": leases_per_s, "lease_ms": 1e3 * (costs.lease_s + others / leases_per_s) / speed}

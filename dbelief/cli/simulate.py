@@ -57,7 +57,7 @@ def simulate_job(
     job, fleet = load_job(job_file, overrides), load_fleet(fleet_file)
     given = parameters if parameters is not None else _parameters(job, job_file)
     found = samples if samples is not None else _samples(job)
-    job = job.model_copy(update={"replicas": fleet.workers, "shards": fleet.shards})
+    job = job.model_copy(update={"replicas": fleet.workers, "shards": max(1, fleet.shards // job.replication)})
     scenario = Scenario(
         job,
         fleet,

@@ -12,24 +12,30 @@ from .description import Scenario
 from .outcome import run
 
 RATE, STALENESS, SENT, RECEIVED = "samples_per_s", "staleness_mean", "bytes_sent_per_s", "bytes_received_per_s"
-MEASURES = (RATE, STALENESS, SENT, RECEIVED)
+WORKERS, SHARDS = "worker_processors", "shard_processors"
+MEASURES = (RATE, STALENESS, SENT, RECEIVED, WORKERS, SHARDS)
 FITTED = (
     "push_call_s",
-    "push_byte_s",
+    "push_number_s",
     "fetch_call_s",
+    "fetch_number_s",
     "client_call_s",
-    "client_byte_s",
+    "client_number_s",
+    "wake_s",
+    "rounds",
+    "message_s",
+    "message_byte_s",
     "shared",
     "slowdown",
     "trips",
     "lockstep_slowdown",
     "lockstep_trips",
 )
-"""Costs that change the rate of a job; the others are measured by themselves."""
+"""Costs that change the rate of a job, or the processors that it uses; the others are measured by themselves."""
 SWEEPS = 3
 _STEPS = (2.0, 1.4, 1.15)
 """Factors by which a cost is moved up or down, in each sweep as long as that helps."""
-_LEAST = {"slowdown": 1.0, "lockstep_slowdown": 1.0, "trips": 1.0, "lockstep_trips": 1.0}
+_LEAST = {"rounds": 1.0, "slowdown": 1.0, "lockstep_slowdown": 1.0, "trips": 1.0, "lockstep_trips": 1.0}
 _MOST_MOVES = 12
 _LEAST_STALENESS = 0.5
 """Staleness that errors are a share of, at least."""
@@ -59,6 +65,8 @@ class MeasuredJob:
             STALENESS: outcome.staleness_mean,
             SENT: outcome.sent_per_s,
             RECEIVED: outcome.received_per_s,
+            WORKERS: outcome.processors["workers"],
+            SHARDS: outcome.processors["shards"],
         }
 
     def errors(self, costs: Costs) -> dict[str, float]:
@@ -76,7 +84,10 @@ def _error(name: str, predicted: float, measured: float) -> float:
 
 
 def calibrated(runs: Sequence[MeasuredJob], start: Costs | None = None) -> Costs:
-    """The costs with the smallest mean error of the rates of these runs, by moves of one cost at a time.
+    """The costs with the smallest errors of these runs, by moves of one cost at a time.
+
+    The errors are those of the rate, and of processor seconds of a sample, which other programs do not change; these
+    count by the processors in use, as those of a process that mostly waits are of its threads in the background.
 
     Cost: some two hundred simulations of each run.
     """
@@ -96,5 +107,16 @@ def calibrated(runs: Sequence[MeasuredJob], start: Costs | None = None) -> Costs
 
 
 def _distance(runs: Sequence[MeasuredJob], costs: Costs) -> float:
-    """Mean of the rates' errors, as logarithms, so that twice and half count alike."""
-    return fmean(abs(math.log(max(1e-9, one.predicted(costs)[RATE]) / one.measured[RATE])) for one in runs)
+    """Sum of the errors' means, as logarithms, so that twice and half count alike."""
+    return fmean(_distance_of(one, one.predicted(costs)) for one in runs)
+
+
+def _distance_of(one: MeasuredJob, predicted: Mapping[str, float]) -> float:
+    rate = _log_ratio(one, predicted, RATE)
+    used = [measure for measure in (WORKERS, SHARDS) if one.measured.get(measure)]
+    each = [min(1.0, one.measured[measure]) * abs(_log_ratio(one, predicted, measure) - rate) for measure in used]
+    return abs(rate) + sum(each)
+
+
+def _log_ratio(one: MeasuredJob, predicted: Mapping[str, float], measure: str) -> float:
+    return math.log(max(1e-9, predicted[measure]) / one.measured[measure])

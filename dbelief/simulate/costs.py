@@ -26,10 +26,16 @@ class Costs:
     ----------
     lease_s, report_s, beat_s, join_s
         Of the coordinator: for a lease with a report, a report, a heartbeat, a worker that joins.
-    push_call_s, push_byte_s, fetch_call_s, fetch_byte_s
-        Of a shard: for a push and a fetch, and for each byte of them.
-    client_call_s, client_byte_s
-        Of a worker: for a call to a shard, and for each byte that it sends or receives.
+    push_call_s, push_number_s, fetch_call_s, fetch_number_s
+        Of a shard: for a push and a fetch, and for each parameter of them.
+    client_call_s, client_number_s
+        Of a worker: for a call to a shard, and for each parameter that it sends or receives.
+    wake_s
+        Of what begins on an idle processor of a machine whose processes are more than its processors.
+    rounds
+        What the costs of calls are multiplied by where pushes wait for their round.
+    message_s, message_byte_s
+        Of a sum that workers make among themselves: for a message, and for each byte.
     shared
         What the costs of shards and workers are multiplied by where they share memory.
     trips, lockstep_trips
@@ -54,11 +60,15 @@ class Costs:
     beat_s: float = 0.45e-3
     join_s: float = 2.0e-3
     push_call_s: float = 0.9e-3
-    push_byte_s: float = 1.0e-9
+    push_number_s: float = 3.0e-9
     fetch_call_s: float = 0.4e-3
-    fetch_byte_s: float = 0.5e-9
+    fetch_number_s: float = 1.5e-9
     client_call_s: float = 0.6e-3
-    client_byte_s: float = 0.5e-9
+    client_number_s: float = 2.0e-9
+    wake_s: float = 0.1e-3
+    rounds: float = 2.0
+    message_s: float = 0.1e-3
+    message_byte_s: float = 0.5e-9
     shared: float = 0.5
     trips: float = 1.5
     slowdown: float = 1.05

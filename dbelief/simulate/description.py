@@ -90,8 +90,9 @@ class Scenario:
         """What each worker exchanges."""
         workers = [group for group in self.fleet.groups if group.workers]
         slowest = min(group.crosses for group in workers)
-        latency_s = 2 * max(group.latency for group in workers) + self.costs.client_call_s
-        byte_s = self.slowdown / slowest + self.costs.client_byte_s * self._crowd
+        slower = self._crowd / min(group.speed for group in workers)
+        latency_s = 2 * max(group.latency for group in workers) + self.costs.message_s * slower
+        byte_s = self.slowdown / slowest + self.costs.message_byte_s * slower
         return schedule_of(self.job, self.parameters, self.fleet.workers, latency_s, byte_s)
 
     @property
@@ -103,6 +104,20 @@ class Scenario:
             many = sum(one.workers * (one.machines if group.host is not None else 1) for one in mine)
             found.append(many / group.processors if group.processors is not None else 1.0)
         return max(found)
+
+    @property
+    def shards(self) -> int:
+        """Shards, each of which has a leader; the fleet's are followers too.
+
+        Raises
+        ------
+        UserError
+            The fleet has other numbers of them.
+        """
+        copies, processes = self.job.replication, self.fleet.shards
+        if processes % copies:
+            raise UserError(f"replication: {copies} needs {copies} machines for each shard: the fleet has {processes}")
+        return processes // copies
 
     @property
     def in_lockstep(self) -> bool:
@@ -124,7 +139,7 @@ class Scenario:
         samples = strategy.batch if isinstance(strategy.batch, int) else self.samples
         if not samples:
             raise UserError("a pass has all training samples, and their number is not known: give --samples")
-        vectors = 2 * strategy.history * 4 * self.parameters / self.fleet.shards
+        vectors = 2 * strategy.history * 4 * self.parameters / self.shards
         program_s = self.costs.program_s + vectors * self.costs.program_byte_s
         portions = math.ceil(samples / strategy.portion)
         return Pass(portions, strategy.bundle, strategy.portion, strategy.backups, program_s)
@@ -180,32 +195,39 @@ class Scenario:
 
     def _service(self, schedule: ExchangeSchedule, machines: np.ndarray, places: list[int]) -> Service:
         """Costs of an exchange with one shard that stands for all: that on the host with the slowest link a byte."""
-        fleet, costs = self.fleet, self.costs
+        job, fleet, costs = self.job, self.fleet, self.costs
         hosts = [group for group in fleet.groups if group.shards]
         host = max(hosts, key=lambda group: group.shards / group.crosses)
-        share = host.shards / fleet.shards
+        share = max(1.0, host.shards / job.replication) / self.shards
         same = [group for group in hosts if host.host is not None and group.host == host.host]
         beside = sum(group.machines * group.shards for group in same) if same else host.shards
-        station = _station(fleet, host.host) if host.host is not None else places[fleet.groups.index(host)]
+        station = _place(fleet, host, places)
         free = 0.0 if schedule.sum_s > 0 else 1.0  # a sum among workers costs nothing at the shards
         factor = free * (costs.shared if all_local(fleet) else 1.0)
-        pushed, fetched = schedule.pushed / fleet.shards, schedule.fetched / fleet.shards
+        calls = factor * (costs.rounds if schedule.quorum else 1.0)
+        served_s = 0.0 if math.isinf(host.crosses) else self.slowdown / host.crosses
+        leaders, numbers = math.ceil(beside / job.replication), factor * schedule.numbers
+        apart = job.replication > 1 and (len(hosts) > 1 or hosts[0].machines > 1)
         return Service(
             pushed=schedule.pushed,
             fetched=schedule.fetched,
-            asked=free * ASKED * fleet.shards,
+            asked=free * ASKED * self.shards,
             served=share * (1 - host.workers / fleet.workers) if host.link is not None else 0.0,
-            served_s=0.0 if math.isinf(host.crosses) else self.slowdown / host.crosses,
-            push_s=factor * (costs.push_call_s + pushed * costs.push_byte_s),
-            fetch_s=factor * (costs.fetch_call_s + fetched * costs.fetch_byte_s),
-            client_s=factor * fleet.shards * costs.client_call_s,
-            client_byte_s=factor * costs.client_byte_s,
+            served_s=served_s,
+            push_s=(calls * costs.push_call_s + numbers / self.shards * costs.push_number_s) / host.speed,
+            fetch_s=(calls * costs.fetch_call_s + numbers / self.shards * costs.fetch_number_s) / host.speed,
+            follow_s=4 * host.latency + schedule.pushed / self.shards * served_s if apart else 0.0,
+            client_s=calls * self.shards * costs.client_call_s,
+            client_push_s=numbers * costs.client_number_s,
+            client_fetch_s=numbers * costs.client_number_s,
+            wake_s=costs.wake_s,
             trips=free * (costs.lockstep_trips if self.in_lockstep else costs.trips),
-            shard_on=station if machines[station]["processors"] else -1,
-            leaders=beside,
-            followers=beside * (self.job.replication - 1),
-            lease_s=costs.lease_s / max(LEAST_LEFT, 1 - costs.background(self.job, fleet.workers)),
-            joined_s=costs.join_s,
+            shard_on=_queues(machines, station),
+            coordinator_on=_queues(machines, _place(fleet, fleet.leader, places)),
+            leaders=leaders,
+            followers=beside - leaders,
+            lease_s=costs.lease_s / max(LEAST_LEFT, fleet.leader.speed - costs.background(job, fleet.workers)),
+            joined_s=costs.join_s / fleet.leader.speed,
             coordinator_latency_s=fleet.leader.latency - host.latency,
         )
 
@@ -213,7 +235,7 @@ class Scenario:
         fleet, job = self.fleet, self.job
         hosts = [group for group in fleet.groups if group.shards]
         rates = [group.machines / group.life for group in hosts if group.life is not None]
-        held = 4 * self.parameters / fleet.shards
+        held = 4 * self.parameters / self.shards
         kills = {f"{role}_kill_s": self.kills.get(role, NEVER) for role in KILLS}
         return Failures(
             shard_life_s=1 / sum(rates) if rates else NEVER,
@@ -223,7 +245,7 @@ class Scenario:
             coordinator_failover_s=self.failover_s["coordinator"],
             snapshot_every_s=job.snapshots.every_s or NEVER,
             snapshot_s=held * self.costs.snapshot_byte_s,
-            share=max(group.shards for group in hosts) / fleet.shards,
+            share=min(1.0, max(group.shards for group in hosts) / self.shards),
             fence_s=job.deadlines.beat_s,
             **kills,
         )
@@ -238,7 +260,7 @@ class Scenario:
         fleet, costs, job = self.fleet, self.costs, self.job
         workers = [group.returns for group in fleet.groups if group.workers]
         shard_s = max(group.returns for group in fleet.groups if group.shards) + costs.start_s
-        shard_s += 4 * self.parameters / fleet.shards * costs.restore_byte_s
+        shard_s += 4 * self.parameters / self.shards * costs.restore_byte_s
         if job.replication > 1:
             shard_s = min(shard_s, LEASE_LEFT * job.deadlines.lease_s + costs.promote_s)
         return {
@@ -279,11 +301,13 @@ def _machines(fleet: Fleet, costs: Costs) -> tuple[np.ndarray, list[int]]:
         machines["life_s"][own] = NEVER if group.life is None or not group.workers else group.life
         machines["returns_s"][own] = group.returns + costs.start_s
         processes = group.workers + group.shards + _leads(fleet, group)
+        machines["slower"][own] = 1 / group.together
         machines["processors"][own] = 0 if group.host is not None else _queued(group, processes)
         place, worker = place + group.machines, worker + group.machines * group.workers
     for number, host in enumerate(hosts):
         mine = [group for group in fleet.groups if group.host == host]
         processes = sum(one.machines * (one.workers + one.shards) + _leads(fleet, one) for one in mine)
+        machines[count + number]["slower"] = 1 / mine[0].together
         machines[count + number]["processors"] = _queued(mine[0], processes)
     return machines, places
 
@@ -291,6 +315,16 @@ def _machines(fleet: Fleet, costs: Costs) -> tuple[np.ndarray, list[int]]:
 def _station(fleet: Fleet, host: str) -> int:
     """The record of a machine that several groups share."""
     return sum(group.machines for group in fleet.groups) + _hosts(fleet).index(host)
+
+
+def _place(fleet: Fleet, group: MachineGroup, places: list[int]) -> int:
+    """The record of the machine whose processors a group's first one uses."""
+    return _station(fleet, group.host) if group.host is not None else places[fleet.groups.index(group)]
+
+
+def _queues(machines: np.ndarray, station: int) -> int:
+    """The machine where processes queue for its processors; -1 where they do not."""
+    return station if machines[station]["processors"] else -1
 
 
 def _hosts(fleet: Fleet) -> list[str]:
@@ -329,6 +363,7 @@ def _replicas(scenario: Scenario, machines: np.ndarray, places: list[int]) -> np
         replicas["step_s"][own] = group.step * factors
         replicas["busy_s"][own] = group.step * group.busy * factors
         replicas["own"][own] = 1 - local
+        replicas["slower"][own] = 1 / group.speed
         replicas["link_s"][own] = 0.0 if math.isinf(group.crosses) else scenario.slowdown / group.crosses
         replicas["latency_s"][own] = 0.0 if local == 1 else group.latency + shards_latency_s
         begun += group.machines * group.workers

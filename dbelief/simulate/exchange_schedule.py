@@ -31,8 +31,8 @@ class ExchangeSchedule:
     ----------
     steps, kind, beside
         Of each exchange: mini-batches before it, its kind, and mini-batches that it travels beside.
-    pushed, fetched
-        Bytes of an exchange.
+    pushed, fetched, numbers
+        Bytes of an exchange, and its parameters.
     begins
         Whether a lease begins with a fetch.
     ahead
@@ -48,6 +48,7 @@ class ExchangeSchedule:
     beside: tuple[int, ...]
     pushed: float
     fetched: float
+    numbers: float
     begins: bool = True
     ahead: bool = False
     summed: float = 0.0
@@ -81,7 +82,7 @@ def schedule_of(job: Job, parameters: int, workers: int, latency_s: float, byte_
     strategy = job.strategy
     pushed, fetched = float(pushed_bytes(job.wire, parameters)), float(fetched_bytes(job.wire, parameters))
     if isinstance(strategy, Sandblaster):  # of a bundle, see `passes`
-        return ExchangeSchedule((1,), (PUSH | FETCH,), (0,), pushed, fetched)
+        return ExchangeSchedule((1,), (PUSH | FETCH,), (0,), pushed, fetched, parameters)
     if strategy.turns:
         raise UserError(f"{strategy.name}: replicas that take turns are not simulated; async-easgd is")
     if strategy.grouped:
@@ -89,14 +90,18 @@ def schedule_of(job: Job, parameters: int, workers: int, latency_s: float, byte_
         period = strategy.period if isinstance(strategy, Elastic) else 1
         return _in_group(job, strategy, period, parameters, workers, latency_s, byte_s)
     if isinstance(strategy, Diloco):
-        return _diloco(strategy, pushed, fetched)
+        return _diloco(strategy, pushed, fetched, parameters)
     if isinstance(strategy, Elastic):
         quorum = 0 if strategy.staleness is None else ALL
-        return ExchangeSchedule((strategy.period,), (PUSH | FETCH,), (1,), pushed, fetched, False, quorum=quorum)
-    return _downpour(strategy, pushed, fetched)
+        return ExchangeSchedule(
+            (strategy.period,), (PUSH | FETCH,), (1,), pushed, fetched, parameters, False, quorum=quorum
+        )
+    return _downpour(strategy, pushed, fetched, parameters)
 
 
-def _downpour(strategy: Downpour | Asynchronous | SyncSgd, pushed: float, fetched: float) -> ExchangeSchedule:
+def _downpour(
+    strategy: Downpour | Asynchronous | SyncSgd, pushed: float, fetched: float, parameters: int
+) -> ExchangeSchedule:
     """Pushes and fetches of gradients and parameters, by their periods."""
     whole = math.lcm(strategy.n_push, strategy.n_fetch)
     if whole > MOST_EXCHANGES:
@@ -119,6 +124,7 @@ def _downpour(strategy: Downpour | Asynchronous | SyncSgd, pushed: float, fetche
         tuple(beside),
         pushed,
         fetched,
+        parameters,
         not strategy.overlap,
         ahead=strategy.overlap,
         bound=bound or -1,
@@ -126,7 +132,7 @@ def _downpour(strategy: Downpour | Asynchronous | SyncSgd, pushed: float, fetche
     )
 
 
-def _diloco(strategy: Diloco, pushed: float, fetched: float) -> ExchangeSchedule:
+def _diloco(strategy: Diloco, pushed: float, fetched: float, parameters: int) -> ExchangeSchedule:
     """Rounds: a fragment after each part of the steps."""
     parts = strategy.fragments
     ends = [round(strategy.steps * (part + 1) / parts) for part in range(parts)]
@@ -137,6 +143,7 @@ def _diloco(strategy: Diloco, pushed: float, fetched: float) -> ExchangeSchedule
         (strategy.delay,) * parts,
         pushed / parts,
         fetched / parts,
+        parameters / parts,
         quorum=strategy.quorum or ALL,
         grace=AUTO_GRACE if strategy.grace is None else 0.0,
         grace_s=strategy.grace or 0.0,
@@ -153,7 +160,7 @@ def _in_group(
     summed = 2.0 * (workers - 1) * size  # of every way: what is sent by one rank instead of another
     beside = ALL if isinstance(strategy, Elastic) and strategy.form == 3 else 0
     return ExchangeSchedule(
-        (period,), (PUSH,), (beside,), 0.0, 0.0, begins=False, summed=summed, quorum=ALL, sum_s=max(sum_s, 1e-9)
+        (period,), (PUSH,), (beside,), 0.0, 0.0, 0.0, begins=False, summed=summed, quorum=ALL, sum_s=max(sum_s, 1e-9)
     )
 
 

@@ -51,10 +51,17 @@ class MachineGroup(Section):
     name: Name = Field(description="Of the group")
     machines: Annotated[int, Field(ge=1, le=MOST_MACHINES)] = Field(default=1, description="How many")
     workers: Annotated[int, Field(ge=0, le=1024)] = Field(default=1, description="Workers on each")
-    shards: Annotated[int, Field(ge=0, le=256)] = Field(default=0, description="Shards on each")
+    shards: Annotated[int, Field(ge=0, le=256)] = Field(default=0, description="Shards on each, followers included")
     coordinator: bool = Field(default=False, description="Whether the coordinator is on its first machine")
     processors: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         default=None, description="Of each, that the job may use; null: one for every process"
+    )
+    speed: Annotated[float, Field(gt=0)] = Field(
+        default=1.0, description="Of its processors, as a multiple of those on which the costs were measured"
+    )
+    together: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=1.0,
+        description="Speed of a processor while another is in use, as a share of that alone: of a core's threads, less",
     )
     host: Name | None = Field(
         default=None, description="Machine whose processors several groups share, as in network namespaces; null: none"

@@ -11,7 +11,7 @@ from dbelief.job import Job, load_job
 from dbelief.monitor.status import JobLocation, get_status
 from dbelief.rundir.summary import Summary
 
-from .calibrate import RATE, RECEIVED, SENT, STALENESS, MeasuredJob
+from .calibrate import RATE, RECEIVED, SENT, SHARDS, STALENESS, WORKERS, MeasuredJob
 from .costs import Costs
 from .description import Scenario
 from .fleet import Fleet, MachineGroup
@@ -54,6 +54,10 @@ def measured_run(folder: Path, fleet: Fleet | None = None) -> MeasuredJob:
     }
     if found.staleness_mean is not None:
         figures[STALENESS] = found.staleness_mean
+    for measure, members in ((WORKERS, measured.workers), (SHARDS, measured.shards)):
+        used = [member.processors.used for member in members if member.processors is not None]
+        if len(used) == len(members):
+            figures[measure] = sum(used)
     return MeasuredJob(str(folder), scenario, figures)
 
 

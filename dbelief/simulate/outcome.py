@@ -14,6 +14,7 @@ from .events.parts import (
     BINS,
     COMPUTED_S,
     COORDINATOR_FAILURES,
+    COORDINATOR_S,
     ENDED_S,
     EVENTS,
     LAST_S,
@@ -31,6 +32,7 @@ from .events.parts import (
     SENT,
     SHARD_FAILURES,
     SHARD_S,
+    SHARDS_S,
     STALENESS,
     WORKER_FAILURES,
     World,
@@ -64,6 +66,8 @@ class SimulatedOutcome:
         Bytes a second of all workers.
     computing
         Share of the workers' time that is computing.
+    processors
+        In use, means: by all workers, by all shards and followers.
     use
         By resource: share of its time, 0 to 1.
     saturates
@@ -95,6 +99,7 @@ class SimulatedOutcome:
     sent_per_s: float
     received_per_s: float
     computing: float
+    processors: dict[str, float]
     use: dict[str, float]
     saturates: str
     coordinator_at: int
@@ -157,6 +162,7 @@ def outcome_of(scenario: Scenario, world: World) -> SimulatedOutcome:
         sent_per_s=(totals[SENT] + summed) / seconds,
         received_per_s=(totals[RECEIVED] + summed) / seconds,
         computing=min(1.0, totals[COMPUTED_S] / (seconds * scenario.fleet.workers)),
+        processors=_processors(scenario, totals, seconds),
         use=use,
         saturates=max(use, key=lambda name: use[name]),
         coordinator_at=scenario.costs.saturation(scenario.job),
@@ -185,13 +191,17 @@ def _use(scenario: Scenario, totals: list[float], seconds: float, world: World) 
         "links of workers": totals[OWN_LINK_S] / seconds / fleet.workers,
         "computing of workers": totals[COMPUTED_S] / seconds / fleet.workers,
     }
-    processors = int(world.machines["processors"].sum())
-    if processors:
-        service = world.world[0]["service"]
-        shards = int(service["leaders"] + service["followers"]) if service["shard_on"] >= 0 else 0
-        busy_s = totals[PROCESSORS_S] + shards * totals[SHARD_S]
-        use["processors"] = busy_s / seconds / processors
+    shared = int(world.machines["processors"].sum())
+    if shared:
+        used_s = totals[PROCESSORS_S] + totals[SHARDS_S] + totals[COORDINATOR_S]
+        use["processors"] = used_s / seconds / shared
     return {name: min(1.0, share) for name, share in use.items()}
+
+
+def _processors(scenario: Scenario, totals: list[float], seconds: float) -> dict[str, float]:
+    """Processors in use."""
+    shards_s = totals[SHARDS_S] or scenario.fleet.shards * totals[SHARD_S]
+    return {"workers": totals[PROCESSORS_S] / seconds, "shards": shards_s / seconds}
 
 
 def _quantiles(histogram: np.ndarray) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from dbelief.arrays.jit import inlined
 
 from .draws import drawn
 from .event_queue import put
-from .parts import COMPUTED_S, PROCESSORS_S
+from .parts import COMPUTED_S, COORDINATOR_S, LEASES, PROCESSORS_S
 
 JOIN, ASK, BEGIN, BARRIER, SEND = range(5)
 """Stages: what a replica does at its next event."""
@@ -32,18 +32,42 @@ def beside_of(world: Any, replicas: Any, who: int) -> Any:
 
 
 @inlined
-def on_processor(machines: Any, machine: int, at_s: float, busy_s: float) -> Any:
-    """When so many processor seconds that are ready now are done, on the machine's processor that is free first."""
-    many = machines[machine].processors
-    if many == 0 or busy_s == 0.0:
-        return at_s + busy_s
-    free = machines[machine].free_s
-    first = 0
-    for place in range(1, many):
+def on_processor(world: Any, machines: Any, machine: int, at_s: float, busy_s: float, whose: int) -> Any:
+    """When so many processor seconds that are ready now are done, on the machine's processor that is free first.
+
+    `whose` is the place in `totals` where they are counted. A processor that is idle has to be woken.
+    """
+    if busy_s == 0.0:
+        return at_s
+    many, free = machines[machine].processors, machines[machine].free_s
+    first, others = 0, 0
+    for place in range(many):
+        others += free[place] > at_s
         if free[place] < free[first]:
             first = place
+    if others - (free[first] > at_s) > 0:
+        busy_s *= machines[machine].slower
+    busy_s += world.service.wake_s if many == 0 or free[first] <= at_s else 0.0
+    world.totals[whose] += busy_s
+    if many == 0:
+        return at_s + busy_s
     free[first] = max(at_s, free[first]) + busy_s
     return free[first]
+
+
+@inlined
+def leased(world: Any, machines: Any, at_s: float) -> Any:
+    """When the coordinator has answered a request for a lease, after those that came before."""
+    servers, service = world.servers, world.service
+    begun_s = max(servers.coordinator_s, at_s)
+    if service.coordinator_on >= 0:
+        on, busy_s = service.coordinator_on, service.lease_s
+        servers.coordinator_s = on_processor(world, machines, on, begun_s, busy_s, COORDINATOR_S)
+    else:
+        servers.coordinator_s = begun_s + service.lease_s
+        world.totals[COORDINATOR_S] += service.lease_s
+    world.totals[LEASES] += 1
+    return servers.coordinator_s
 
 
 @inlined
@@ -53,11 +77,12 @@ def compute(world: Any, replicas: Any, machines: Any, who: int, at_s: float, ste
         return at_s
     replica, totals = replicas[who], world.totals
     factor = 1.0 + (drawn(world.random, world.step_table) - 1.0) / math.sqrt(steps)
-    busy_s, alone_s = replica.busy_s * steps * factor, replica.step_s * steps * factor
-    done_s = on_processor(machines, replica.station, at_s, busy_s) + (alone_s - busy_s)
+    alone_s = replica.step_s * steps * factor
+    away_s = (replica.step_s - replica.busy_s) * steps * factor
+    busy_s = replica.busy_s * steps * factor + replica.received_s
+    replica.received_s = 0.0
     totals[COMPUTED_S] += alone_s
-    totals[PROCESSORS_S] += busy_s
-    return done_s
+    return on_processor(world, machines, replica.station, at_s, busy_s, PROCESSORS_S) + away_s
 
 
 @inlined

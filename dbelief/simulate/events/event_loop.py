@@ -34,6 +34,7 @@ from .computing import (
     WORK,
     beside_of,
     compute_head,
+    leased,
     pass_barrier,
     segment,
 )
@@ -58,12 +59,10 @@ from .exchanges import (
 )
 from .parts import (
     COORDINATOR_FAILURES,
-    COORDINATOR_S,
     ENDED_S,
     EVENTS,
     HISTOGRAM,
     LEASED_S,
-    LEASES,
     LOST_SAMPLES,
     ROLLED_BACK,
     SHARD_FAILURES,
@@ -243,10 +242,7 @@ def _ask(world: Any, replicas: Any, machines: Any, queue: Any, trace: Any, who: 
     replica, servers, plan, totals = replicas[who], world.servers, world.plan, world.totals
     if servers.steps_left > 0:
         latency_s = replica.latency_s + world.service.coordinator_latency_s
-        servers.coordinator_s = max(servers.coordinator_s, at_s + latency_s) + world.service.lease_s
-        got_s = servers.coordinator_s + latency_s
-        totals[COORDINATOR_S] += world.service.lease_s
-        totals[LEASES] += 1
+        got_s = leased(world, machines, at_s + latency_s) + latency_s
         totals[LEASED_S] += got_s - at_s
         size = float(plan.lease)
         if servers.alive > plan.few and replica.granted > 0 and got_s > replica.granted_s:
@@ -290,10 +286,11 @@ def _send(world: Any, replicas: Any, machines: Any, queue: Any, who: int, at_s: 
         kind = PUSH if plan.begins == 1 else kind | PUSH
     elif beside == 0:
         replica.stage, replica.waits, replica.since_s = BARRIER, EXCHANGE, at_s
-    exchange(world, replicas, machines, queue, who, kind, at_s)
+    # What an exchange beside computing costs the replica delays its computing: one thread at a time runs Python.
+    sent_s = exchange(world, replicas, machines, queue, who, kind, at_s)
     _advance(world, replicas, queue, who, steps, at_s)
     if beside > 0:
-        compute_head(world, replicas, machines, queue, who, at_s)
+        compute_head(world, replicas, machines, queue, who, sent_s)
 
 
 @inlined
@@ -363,7 +360,7 @@ def _fail(world: Any, replicas: Any, machines: Any, queue: Any, trace: Any, numb
             replica.pending, replica.sent, replica.left, replica.granted = 0, 0, 0, 0
             replica.place, replica.stage, replica.fresh = 0, JOIN, 1
             replica.served = FENCED if idle else FAILED
-            replica.fetched, replica.older = -1, -1
+            replica.fetched, replica.older, replica.received_s = -1, -1, 0.0
             record(world, trace, LOST, who, at_s)
             put(queue, at_s + machine.returns_s, who, replica.incarnation)
             put(queue, at_s + world.failures.fence_s, who + 2 * len(replicas), replica.incarnation)

@@ -15,12 +15,14 @@ from .parts import (
     LINK_IN_S,
     LINK_OUT_S,
     OWN_LINK_S,
+    PROCESSORS_S,
     PUSHES,
     RECEIVED,
     ROUNDS,
     SAMPLES,
     SENT,
     SHARD_S,
+    SHARDS_S,
     STALENESS,
     WAITED_S,
 )
@@ -40,12 +42,13 @@ FETCHED, PUSHED, LOST, ROUND = range(4)
 
 
 @inlined
-def exchange(world: Any, replicas: Any, machines: Any, queue: Any, who: int, kind: int, at_s: float) -> None:
-    """Begin an exchange: its bytes on the links to the shards."""
+def exchange(world: Any, replicas: Any, machines: Any, queue: Any, who: int, kind: int, at_s: float) -> Any:
+    """Begin an exchange: its bytes on the links to the shards. When the replica can compute again."""
     replica, service, servers, totals = replicas[who], world.service, world.servers, world.totals
     replica.flying, replica.kind, replica.served, replica.pushed = 1, kind, ON_WAY, replica.base
     pushed = service.pushed if kind & PUSH else 0.0
-    at_s = on_processor(machines, replica.station, at_s, service.client_s + pushed * service.client_byte_s)
+    busy_s = replica.slower * (service.client_s + (service.client_push_s if kind & PUSH else 0.0))
+    at_s = on_processor(world, machines, replica.station, at_s, busy_s, PROCESSORS_S)
     size = service.asked + pushed
     own_s, link_s = size * replica.own * replica.link_s, size * service.served * service.served_s
     servers.in_s = max(servers.in_s, at_s) + link_s
@@ -54,6 +57,7 @@ def exchange(world: Any, replicas: Any, machines: Any, queue: Any, who: int, kin
     totals[LINK_IN_S] += link_s
     totals[OWN_LINK_S] += own_s
     put(queue, arrives_s, who + len(replicas), replica.incarnation)
+    return at_s
 
 
 @inlined
@@ -61,9 +65,11 @@ def serve(world: Any, replicas: Any, machines: Any, queue: Any, trace: Any, who:
     """A shard applies a push, and answers; a push of an open round is answered when that ends."""
     replica, servers, totals = replicas[who], world.servers, world.totals
     kind = replica.kind
-    done_s = _served(world, machines, at_s, kind)
+    done_s = served(world, machines, at_s, kind)
     holds = False
     if kind & PUSH:
+        if world.service.follow_s > 0:  # a follower has a push before it is answered
+            done_s += world.service.follow_s
         stale = servers.version - replica.pushed
         totals[STALENESS] += stale
         totals[PUSHES] += 1
@@ -91,7 +97,7 @@ def server_event(replicas: Any, machines: Any, event: int) -> int:
 
 
 @inlined
-def _served(world: Any, machines: Any, at_s: float, kind: int) -> Any:
+def served(world: Any, machines: Any, at_s: float, kind: int) -> Any:
     """When the shards have done their part, after what came before; a follower has a push before it is answered."""
     service, servers = world.service, world.servers
     push_s = service.push_s if kind & PUSH else 0.0
@@ -100,9 +106,9 @@ def _served(world: Any, machines: Any, at_s: float, kind: int) -> Any:
     done_s = begun_s + busy_s
     if service.shard_on >= 0:
         for _ in range(service.leaders):
-            done_s = max(done_s, on_processor(machines, service.shard_on, begun_s, busy_s))
+            done_s = max(done_s, on_processor(world, machines, service.shard_on, begun_s, busy_s, SHARDS_S))
         for _ in range(service.followers):
-            done_s = max(done_s, on_processor(machines, service.shard_on, begun_s, push_s))
+            done_s = max(done_s, on_processor(world, machines, service.shard_on, begun_s, push_s, SHARDS_S))
     servers.shard_s = done_s
     world.totals[SHARD_S] += busy_s
     return done_s
@@ -141,20 +147,21 @@ def answer(world: Any, replicas: Any, machines: Any, queue: Any, trace: Any, who
     if world.plan.ahead == 1 and replica.fetched == NONE:  # what the first two segments are computed with
         record(world, trace, FETCHED, who, at_s)
     brought = service.fetched if replica.kind & FETCH and servers.version != held else 0.0
-    if replica.kind & FETCH or world.plan.quorum > 0:
+    if replica.kind & FETCH or world.plan.sum_s > 0:
         replica.older = replica.fetched
         replica.fetched = servers.version
     if replica.kind & FETCH:
         record(world, trace, FETCHED, who, at_s)
     size = service.asked + brought
-    own_s, link_s = size * replica.own * replica.link_s, size * service.served * service.served_s
+    followed = service.pushed if replica.kind & PUSH and service.follow_s > 0 else 0.0
+    own_s, link_s = size * replica.own * replica.link_s, (size + followed) * service.served * service.served_s
     servers.out_s = max(servers.out_s, at_s) + link_s
     totals[RECEIVED] += brought
     totals[LINK_OUT_S] += link_s
     totals[OWN_LINK_S] += own_s
     replica.served = ANSWERED
     answered_s = max(at_s + own_s, servers.out_s) + service.trips * replica.latency_s
-    answered_s += brought * service.client_byte_s
+    replica.received_s += replica.slower * service.client_fetch_s if brought > 0 else 0.0
     alone = machines[replica.station].processors == 0 and world.plan.bound < 0
     if alone and replica.waits == EXCHANGE and replica.stage == BARRIER:
         # Nothing that another replica uses comes next, so that no event is needed for the answer.

@@ -21,6 +21,7 @@ REPLICA = np.dtype(
         ("link_s", np.float64),  # seconds of a byte on its own link; 0: loopback
         ("latency_s", np.float64),  # of a message to a shard, one way
         ("own", np.float64),  # share of an exchange's bytes that cross its own link
+        ("slower", np.float64),  # what costs of calls are multiplied by on its processors
         # what is due next
         ("stage", np.int8),
         ("kind", np.int8),  # of its exchange
@@ -45,6 +46,7 @@ REPLICA = np.dtype(
         ("pending", np.int32),  # samples computed, not pushed
         ("sent", np.int32),  # samples pushed, not acknowledged
         ("samples", np.float64),
+        ("received_s", np.float64),  # processor seconds for what was fetched, before the next mini-batch
     ],
     align=True,
 )
@@ -52,6 +54,7 @@ REPLICA = np.dtype(
 MACHINE = np.dtype(
     [
         ("processors", np.int64),  # that its replicas queue for; 0: there are enough for all
+        ("slower", np.float64),  # what work takes as a multiple, while another of them is in use
         ("first", np.int64),  # its replicas: the first, and how many
         ("workers", np.int64),
         ("life_s", np.float64),  # mean seconds until it fails; inf: never
@@ -146,12 +149,16 @@ class Service(NamedTuple):
         Seconds of a byte on that link; 0: loopback.
     push_s, fetch_s
         Processor seconds of one shard for its part of a push, of a fetch.
-    client_s, client_byte_s
-        Processor seconds of a replica for an exchange, and for each byte of it.
+    follow_s
+        Seconds from a push at a shard until its followers have it, where they are on other hosts.
+    client_s, client_push_s, client_fetch_s
+        Processor seconds of a replica for an exchange; for the numbers that it pushes, that it has fetched.
+    wake_s
+        Processor seconds more of what begins on a processor that is idle.
     trips
         Times the latency in one direction of an exchange: 1, and more where windows have to grow.
-    shard_on
-        Machine whose processors the shard queues for; -1: it has one.
+    shard_on, coordinator_on
+        Machine whose processors the shard, the coordinator queues for; -1: it has one.
     leaders, followers
         Shards on that machine, each of which has such a part of an exchange; followers of them, which have each push.
     lease_s, joined_s
@@ -167,10 +174,14 @@ class Service(NamedTuple):
     served_s: float
     push_s: float
     fetch_s: float
+    follow_s: float
     client_s: float
-    client_byte_s: float
+    client_push_s: float
+    client_fetch_s: float
+    wake_s: float
     trips: float
     shard_on: int
+    coordinator_on: int
     leaders: int
     followers: int
     lease_s: float
@@ -224,6 +235,7 @@ class Failures(NamedTuple):
     WAITED_S,
     LEASED_S,
     SHARD_S,
+    SHARDS_S,
     LINK_IN_S,
     LINK_OUT_S,
     COORDINATOR_S,
@@ -238,7 +250,7 @@ class Failures(NamedTuple):
     ENDED_S,
     LAST_S,
     TOTALS,
-) = range(25)
+) = range(26)
 """Places in `totals`; ROLLED_BACK: samples that were acknowledged, and lost with a shard."""
 
 

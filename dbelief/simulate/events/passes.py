@@ -15,26 +15,25 @@ import numpy as np
 
 from dbelief.arrays.jit import inlined, jit
 
-from .computing import NOTHING, WORK, compute
+from .computing import NOTHING, WORK, compute, leased, on_processor
 from .draws import drawn
 from .event_queue import put, take
+from .exchanges import FETCH, PUSH, served
 from .parts import (
     BINS,
-    COORDINATOR_S,
     ENDED_S,
     EVENTS,
     LAST_S,
-    LEASES,
     LINK_IN_S,
     LINK_OUT_S,
     LOST_SAMPLES,
     OWN_LINK_S,
+    PROCESSORS_S,
     PUSHES,
     RECEIVED,
     ROUNDS,
     SAMPLES,
     SENT,
-    SHARD_S,
     TOTALS,
     WORKER_FAILURES,
     World,
@@ -102,7 +101,10 @@ def _run(worlds: Any, replicas: Any, machines: Any, queue: Any, one: Any, bundle
             elif who // many == FREE:
                 _ask(world, replicas, machines, queue, one, bundles, done, who, at_s)
             elif who // many == COMPUTED:
-                arrives_s = _moved(world, replicas[who % many], world.service.pushed, at_s, True)
+                replica = replicas[who % many]
+                busy_s = replica.slower * (world.service.client_s + world.service.client_push_s)
+                sent_s = on_processor(world, machines, replica.station, at_s, busy_s, PROCESSORS_S)
+                arrives_s = _pushed(world, machines, replica, sent_s)
                 put(queue, arrives_s, who % many + ARRIVED * many, incarnation)
             elif _arrived(world, replicas, queue, one, bundles, done, who % many, at_s):
                 _begin_pass(world, replicas, queue, bundles, done, at_s + one.program_s)
@@ -137,10 +139,8 @@ def _ask(
     world: Any, replicas: Any, machines: Any, queue: Any, one: Any, bundles: Any, done: Any, who: int, at_s: float
 ) -> None:
     """Give a worker its next bundle, or a copy of the first outstanding one; without either it is idle."""
-    replica, servers, totals = replicas[who], world.servers, world.totals
-    servers.coordinator_s = max(servers.coordinator_s, at_s + replica.latency_s) + world.service.lease_s
-    totals[COORDINATOR_S] += world.service.lease_s
-    totals[LEASES] += 1
+    replica, servers = replicas[who], world.servers
+    got_s = leased(world, machines, at_s + replica.latency_s) + replica.latency_s
     first, portions, copy = int(servers.since_set), 0, 0
     left = one.portions - first
     if bundles[who, 0] >= 0 and replica.base == servers.version and bundles[who, 2] == 0:  # it had failed with it
@@ -156,10 +156,10 @@ def _ask(
     if portions > 0:
         bundles[who, 0], bundles[who, 1], bundles[who, 2] = first, portions, copy
         replica.since_s, replica.base = at_s, servers.version
-        got_s = servers.coordinator_s + replica.latency_s
         if replica.fetched != servers.version:
             replica.fetched = servers.version
-            got_s = _moved(world, replica, world.service.fetched, got_s, False)
+            replica.received_s += replica.slower * (world.service.client_s + world.service.client_fetch_s)
+            got_s = _fetched(world, machines, replica, got_s)
         done_s = compute(world, replicas, machines, who, got_s, portions)
         put(queue, done_s, who + COMPUTED * len(replicas), replica.incarnation)
     else:
@@ -185,23 +185,34 @@ def _outstanding(replicas: Any, one: Any, bundles: Any, done: Any) -> Any:
 
 
 @inlined
-def _moved(world: Any, replica: Any, size: float, at_s: float, up: bool) -> Any:
-    """When so many bytes have passed the links, and a shard has taken or given them."""
+def _pushed(world: Any, machines: Any, replica: Any, at_s: float) -> Any:
+    """When a sum has passed the links to the shards, and they have applied it."""
     service, servers, totals = world.service, world.servers, world.totals
-    own_s, link_s = size * replica.own * replica.link_s, size * service.served * service.served_s
-    busy_s = service.push_s if up else service.fetch_s
-    servers.shard_s = max(servers.shard_s, at_s) + busy_s
-    totals[SHARD_S] += busy_s
+    own_s, link_s = _on_links(service, replica, service.pushed)
+    servers.in_s = max(servers.in_s, at_s) + link_s
+    totals[LINK_IN_S] += link_s
     totals[OWN_LINK_S] += own_s
-    if up:
-        servers.in_s = max(servers.in_s, at_s) + link_s
-        totals[LINK_IN_S] += link_s
-        totals[SENT] += size
-        return max(at_s + own_s, servers.in_s, servers.shard_s) + service.trips * replica.latency_s
-    servers.out_s = max(servers.out_s, at_s) + link_s
+    totals[SENT] += service.pushed
+    return served(world, machines, max(at_s + own_s, servers.in_s) + service.trips * replica.latency_s, PUSH)
+
+
+@inlined
+def _fetched(world: Any, machines: Any, replica: Any, at_s: float) -> Any:
+    """When the parameters that are asked for now have passed the links from the shards."""
+    service, servers, totals = world.service, world.servers, world.totals
+    own_s, link_s = _on_links(service, replica, service.fetched)
+    there_s = served(world, machines, at_s + service.trips * replica.latency_s, FETCH)
+    servers.out_s = max(servers.out_s, there_s) + link_s
     totals[LINK_OUT_S] += link_s
-    totals[RECEIVED] += size
-    return max(at_s + own_s, servers.out_s, servers.shard_s) + 2 * service.trips * replica.latency_s
+    totals[OWN_LINK_S] += own_s
+    totals[RECEIVED] += service.fetched
+    return max(there_s + own_s, servers.out_s) + service.trips * replica.latency_s
+
+
+@inlined
+def _on_links(service: Any, replica: Any, size: float) -> Any:
+    """Seconds of so many bytes on a worker's link, and on that of a shard's host."""
+    return size * replica.own * replica.link_s, size * service.served * service.served_s
 
 
 @inlined
