@@ -60,12 +60,13 @@ PHASES = {"compute": 1.5, "fetch": 0.5, "push": 0.25, "wait": 0.125, "gather": 0
 STALENESS = [9, 30, 20, 4, 1]
 CALLERS = 16
 REPORT_EVERY_S = 0.5  # of a worker
+BEAT_S = 5.0
 QUIET_S = 2.0
 """Seconds without a commit after which no past member is unsettled."""
 
 
-def job(members: int) -> dict[str, Any]:
-    """A job whose leases never end."""
+def job(members: int, beat_s: float = BEAT_S) -> dict[str, Any]:
+    """A job whose leases never end; `beat_s`: the timeout of heartbeats."""
     return {
         "name": "members",
         "model": {"layers": [{"dense": 1}], "loss": "square"},
@@ -79,6 +80,7 @@ def job(members: int) -> dict[str, Any]:
         },
         "evaluate": {"every": 10**12},
         "snapshots": {"every_s": None},
+        "deadlines": {"beat_s": beat_s},
         "limits": {"wall_s": 36_000},
         "shards": 1,
         "replicas": members,
@@ -210,12 +212,18 @@ class Cluster:
     """A coordinator with its registry and a shard, and the simulated members."""
 
     def __init__(
-        self, run: runs.Run, members: int, registry_url: str, registry: Path | None, tls: bool = False
+        self,
+        run: runs.Run,
+        members: int,
+        registry_url: str,
+        registry: Path | None,
+        tls: bool = False,
+        beat_s: float = BEAT_S,
     ) -> None:
         self.run = run
         shown = _credentials(run.folder / "certs") if tls else {"coordinator": [], "ps": []}
         self._arguments = ["--registry", registry_url, "--no-pictures", "--name", "coordinator", *shown["coordinator"]]
-        self.coordinator, members_options = run.coordinator(job(members), DEADLINE_S, self._arguments)
+        self.coordinator, members_options = run.coordinator(job(members, beat_s), DEADLINE_S, self._arguments)
         run.start("ps", ["ps", *members_options, *shown["ps"]])
         self._address = members_options[1]
         self.clients = [CoordinatorClient(self._address, patience_s=DEADLINE_S) for _ in range(min(members, CALLERS))]
@@ -311,6 +319,7 @@ def closed_loop(cluster: Cluster, seconds: float, act: Callable[[Member], object
 def paced(cluster: Cluster, seconds: float, every_s: float) -> tuple[int, int]:
     """Members ask every `every_s` seconds, report and send heartbeats; leases, and members that were removed."""
     leases, removed = [0] * len(cluster.clients), [0] * len(cluster.clients)
+    ends_s = [0.0] * len(cluster.members)
     began_s = time.monotonic()
 
     def one(first: int) -> None:
@@ -332,13 +341,16 @@ def paced(cluster: Cluster, seconds: float, every_s: float) -> tuple[int, int]:
                         left_s = member.beat_every_s
                     heapq.heappush(due, (time.monotonic() + left_s, number, "beat"))
                 elif what == "report":
-                    member.report(PUSHES // 2)
+                    member.report(round(PUSHES * (1 - (ends_s[number] - at_s) / every_s)))
                 else:
                     member.work()
                     leases[first] += 1
+                    ends_s[number] = at_s + every_s
                     heapq.heappush(due, (at_s + every_s, number, "work"))
-                    if max(REPORT_EVERY_S, member.report_every_s) < every_s:
-                        heapq.heappush(due, (at_s + every_s / 2, number, "report"))
+                # As a worker: the report at a lease's end goes with the request for the next one.
+                again_s = at_s + max(REPORT_EVERY_S, member.report_every_s)
+                if what != "beat" and again_s < ends_s[number]:
+                    heapq.heappush(due, (again_s, number, "report"))
             except RuntimeFailure:
                 removed[first] += what == "beat"
 

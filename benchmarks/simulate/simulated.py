@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.simulate.plan import COORDINATOR, NETWORKS
 from dbelief.data import load
-from dbelief.job import load_job
+from dbelief.job import Job, load_job
 from dbelief.simulate.calibrate import (
     MEASURES,
     RATE,
@@ -40,6 +40,7 @@ def costs_of(records: Sequence[Record]) -> Costs:
     themselves. The others are fitted to the rates.
     """
     costs = Costs().with_values(**_calls(records), **_starts(records))
+    costs = costs.with_values(**_idle(records, costs))
     jobs = [_measured(record) for record in records if record["configuration"]["kind"] != COORDINATOR]
     return calibrated(jobs, costs)
 
@@ -52,6 +53,24 @@ def _calls(records: Sequence[Record]) -> dict[str, float]:
         for name, theirs in names.items()
         if closed
     }
+
+
+def _idle(records: Sequence[Record], costs: Costs) -> dict[str, float]:
+    """What paced loads of the coordinator use more than their calls cost."""
+    found = []
+    for one in records:
+        configuration = one["configuration"]
+        if configuration["kind"] == COORDINATOR and configuration["every_s"]:
+            used = 1e-3 * one["measured"]["lease_ms"] * one["measured"]["leases_per_s"] * _speed(configuration)
+            leases_per_s = configuration["members"] / configuration["every_s"]
+            calls = costs.lease_s * leases_per_s
+            calls += costs.with_values(idle=0.0).background(_job(configuration), configuration["members"], leases_per_s)
+            found.append(max(0.0, used - calls))
+    return {"idle": median(found)} if found else {}
+
+
+def _job(configuration: Record) -> Job:
+    return load_job(Path(configuration["job_file"]))
 
 
 def _speed(configuration: Record) -> float:
@@ -125,6 +144,6 @@ def _load(configuration: Record, costs: Costs) -> dict[str, float | None]:
             "report_ms": 1e3 * costs.report_s / speed,
         }
     leases_per_s = members / every_s
-    job = load_job(Path(configuration["job_file"]))
+    job = _job(configuration)
     others = costs.background(job, members, leases_per_s)
     return {"leases_per_s": leases_per_s, "lease_ms": 1e3 * (costs.lease_s + others / leases_per_s) / speed}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ class Costs:
     ----------
     lease_s, report_s, beat_s, join_s
         Of the coordinator: for a lease with a report, a report, a heartbeat, a worker that joins.
+    idle
+        Share of a processor that the coordinator uses without workers.
     push_call_s, push_number_s, fetch_call_s, fetch_number_s
         Of a shard: for a push and a fetch, and for each parameter of them.
     client_call_s, client_number_s
@@ -59,6 +62,7 @@ class Costs:
     report_s: float = 0.6e-3
     beat_s: float = 0.45e-3
     join_s: float = 2.0e-3
+    idle: float = 0.01
     push_call_s: float = 0.9e-3
     push_number_s: float = 3.0e-9
     fetch_call_s: float = 0.4e-3
@@ -88,12 +92,18 @@ class Costs:
         return replace(self, **values)
 
     def background(self, job: Job, workers: int, leases_per_s: float = 0.0) -> float:
-        """Share of a processor that the coordinator needs for reports and heartbeats of so many workers, 0 and more."""
+        """Share of a processor that the coordinator needs beside leases: for reports and heartbeats of so many workers.
+
+        A lease's last report goes with the request for the next one, and a call of any kind is a heartbeat.
+        """
         every_s = min(max(REPORT_S, workers / REPORTS_PER_S), job.deadlines.progress_s / 2)
         heartbeat_s = job.deadlines.beat_s * min(1 / 3, max(1 / 4, workers / 1000))
-        calls = workers / every_s + leases_per_s  # each of which is a heartbeat too
-        beats = max(0.0, workers / heartbeat_s - calls)
-        return workers / every_s * self.report_s + beats * self.beat_s
+        reports_per_s = workers / every_s
+        if leases_per_s:
+            reports_per_s = leases_per_s * _between(workers / leases_per_s, every_s)
+        calls_per_s = reports_per_s + leases_per_s
+        beats_per_s = calls_per_s * _between(workers / calls_per_s, heartbeat_s) if calls_per_s else 0.0
+        return self.idle + reports_per_s * self.report_s + beats_per_s * self.beat_s
 
     def saturation(self, job: Job) -> int:
         """Workers at which the coordinator uses a processor wholly, with as many leases as it paces them to."""
@@ -107,6 +117,11 @@ class Costs:
 
     def _load(self, job: Job, workers: int) -> float:
         return LEASES_PER_S * self.lease_s + self.background(job, workers, LEASES_PER_S)
+
+
+def _between(time_s: float, every_s: float) -> int:
+    """Calls within a time, without those at its ends, where one follows another after so many seconds."""
+    return max(0, math.ceil(time_s / every_s - 1e-9) - 1)
 
 
 def load_costs(path: Path) -> Costs:
