@@ -16,6 +16,8 @@ from benchmarks.simulate.plan import COORDINATOR, Configuration
 from benchmarks.simulate.step_alone import StepAlone
 
 HOST = "here"
+PAUSE_S = 1e-3
+"""Between leases of members that ask without a pause: a fleet's workers need some time."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ def fleet_of(one: Configuration, alone: StepAlone | None, machine: Processors) -
     cores = machine.fields()
     if one.kind == COORDINATOR:
         served = {"machines": 1, "workers": 0, "shards": 1, "coordinator": True, **cores, "host": HOST}
-        step = {"step": f"{one.every_s / members_steps(one):g}s"} if one.every_s else {}
+        step = {"step": f"{(one.every_s or PAUSE_S) / members_steps(one):g}s"}
         return {"groups": [{"name": "servers", **served}, {"name": "members", **_members(one), **step}]}
     assert alone is not None
     shards = one.job["shards"] * one.job["replication"]

@@ -71,7 +71,7 @@ def _begin(cluster: Cluster) -> None:
 def row_of(costs: Costs, job: Job, count: int, measured: dict[str, Any]) -> dict[str, Any]:
     """Predicted and measured, of one timeout of heartbeats."""
     fixed = costs.idle + LEASES_PER_S * costs.lease_s
-    predicted = LEASES_PER_S * costs.lease_s + costs.background(job, count, LEASES_PER_S)
+    predicted = costs.coordinator_share(job, count, LEASES_PER_S)
     of_workers = measured["share"] - fixed
     full = count * (1 - fixed) / of_workers if of_workers > 0 else float("inf")
     return {

@@ -40,7 +40,7 @@ def costs_of(records: Sequence[Record]) -> Costs:
     themselves. The others are fitted to the rates.
     """
     costs = Costs().with_values(**_calls(records), **_starts(records))
-    costs = costs.with_values(**_idle(records, costs))
+    costs = costs.with_values(**_wake(records, costs))
     jobs = [_measured(record) for record in records if record["configuration"]["kind"] != COORDINATOR]
     return calibrated(jobs, costs)
 
@@ -55,28 +55,28 @@ def _calls(records: Sequence[Record]) -> dict[str, float]:
     }
 
 
-def _idle(records: Sequence[Record], costs: Costs) -> dict[str, float]:
-    """What paced loads of the coordinator use more than their calls cost."""
+def _wake(records: Sequence[Record], costs: Costs) -> dict[str, float]:
+    """What paced loads of the coordinator use more than their calls cost without a pause."""
     found = []
     for one in records:
-        configuration = one["configuration"]
+        configuration, measured = one["configuration"], one["measured"]
         if configuration["kind"] == COORDINATOR and configuration["every_s"]:
-            used = 1e-3 * one["measured"]["lease_ms"] * one["measured"]["leases_per_s"] * _speed(configuration)
-            leases_per_s = configuration["members"] / configuration["every_s"]
-            calls = costs.lease_s * leases_per_s
-            calls += costs.with_values(idle=0.0).background(_job(configuration), configuration["members"], leases_per_s)
-            found.append(max(0.0, used - calls))
-    return {"idle": median(found)} if found else {}
+            load = _job(configuration), configuration["members"], configuration["members"] / configuration["every_s"]
+            used = 1e-3 * measured["lease_ms"] * measured["leases_per_s"] * _speed(configuration, alone=True)
+            needed = load[2] * costs.lease_s + costs.background(*load)
+            calls_per_s = load[2] + sum(costs.calls(*load))
+            found.append(max(0.0, (used - needed) / (calls_per_s * (1 - used))))
+    return {"coordinator_wake_s": median(found)} if found else {}
 
 
 def _job(configuration: Record) -> Job:
     return load_job(Path(configuration["job_file"]))
 
 
-def _speed(configuration: Record) -> float:
-    """Of the coordinator's processor, while all are in use."""
+def _speed(configuration: Record, alone: bool = False) -> float:
+    """Of the coordinator's processor; members that ask without a pause use the others."""
     leader = load_fleet(Path(configuration["fleet_file"])).leader
-    return leader.speed * leader.together
+    return leader.speed if alone else leader.speed * leader.together
 
 
 def _starts(records: Sequence[Record]) -> dict[str, float]:
@@ -145,5 +145,5 @@ def _load(configuration: Record, costs: Costs) -> dict[str, float | None]:
         }
     leases_per_s = members / every_s
     job = _job(configuration)
-    others = costs.background(job, members, leases_per_s)
-    return {"leases_per_s": leases_per_s, "lease_ms": 1e3 * (costs.lease_s + others / leases_per_s) / speed}
+    share = costs.coordinator_share(job, members, leases_per_s) / _speed(configuration, alone=True)
+    return {"leases_per_s": leases_per_s, "lease_ms": 1e3 * share / leases_per_s}

@@ -27,8 +27,8 @@ class Costs:
     ----------
     lease_s, report_s, beat_s, join_s
         Of the coordinator: for a lease with a report, a report, a heartbeat, a worker that joins.
-    idle
-        Share of a processor that the coordinator uses without workers.
+    idle, coordinator_wake_s
+        Share of a processor that the coordinator uses without workers; of a call that finds it idle, more than others.
     push_call_s, push_number_s, fetch_call_s, fetch_number_s
         Of a shard: for a push and a fetch, and for each parameter of them.
     client_call_s, client_number_s
@@ -63,6 +63,7 @@ class Costs:
     beat_s: float = 0.45e-3
     join_s: float = 2.0e-3
     idle: float = 0.01
+    coordinator_wake_s: float = 0.3e-3
     push_call_s: float = 0.9e-3
     push_number_s: float = 3.0e-9
     fetch_call_s: float = 0.4e-3
@@ -91,8 +92,8 @@ class Costs:
         """The same with other values."""
         return replace(self, **values)
 
-    def background(self, job: Job, workers: int, leases_per_s: float = 0.0) -> float:
-        """Share of a processor that the coordinator needs beside leases: for reports and heartbeats of so many workers.
+    def calls(self, job: Job, workers: int, leases_per_s: float = 0.0) -> tuple[float, float]:
+        """Reports and heartbeats per second, beside leases, of so many workers.
 
         A lease's last report goes with the request for the next one, and a call of any kind is a heartbeat.
         """
@@ -102,8 +103,21 @@ class Costs:
         if leases_per_s:
             reports_per_s = leases_per_s * _between(workers / leases_per_s, every_s)
         calls_per_s = reports_per_s + leases_per_s
-        beats_per_s = calls_per_s * _between(workers / calls_per_s, heartbeat_s) if calls_per_s else 0.0
+        return reports_per_s, calls_per_s * _between(workers / calls_per_s, heartbeat_s) if calls_per_s else 0.0
+
+    def background(self, job: Job, workers: int, leases_per_s: float = 0.0) -> float:
+        """Share of a processor that the coordinator needs beside leases; calls follow each other without a pause."""
+        reports_per_s, beats_per_s = self.calls(job, workers, leases_per_s)
         return self.idle + reports_per_s * self.report_s + beats_per_s * self.beat_s
+
+    def coordinator_share(self, job: Job, workers: int, leases_per_s: float) -> float:
+        """Share of a processor that the coordinator uses, 0 to 1.
+
+        A call that finds it idle wakes it: of so many calls, that share which it is not in use.
+        """
+        needed = leases_per_s * self.lease_s + self.background(job, workers, leases_per_s)
+        woken = (leases_per_s + sum(self.calls(job, workers, leases_per_s))) * self.coordinator_wake_s
+        return min(1.0, (needed + woken) / (1 + woken))
 
     def saturation(self, job: Job) -> int:
         """Workers at which the coordinator uses a processor wholly, with as many leases as it paces them to."""
