@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.simulate.deployed_job import Places
+from benchmarks.simulate.own_step import OwnStep
 from benchmarks.simulate.plan import COORDINATOR, Configuration
-from benchmarks.simulate.step_alone import StepAlone
 
 HOST = "here"
 PAUSE_S = 1e-3
@@ -33,7 +33,7 @@ class Processors:
         return {"processors": os.cpu_count() or 1, **own}
 
 
-def fleet_of(one: Configuration, alone: StepAlone | None, machine: Processors) -> dict[str, Any]:
+def fleet_of(one: Configuration, alone: OwnStep | None, machine: Processors) -> dict[str, Any]:
     """The fleet file's content; `alone`: of the job's mini-batch, None where its members train nothing."""
     cores = machine.fields()
     if one.kind == COORDINATOR:
@@ -66,14 +66,14 @@ def _members(one: Configuration) -> dict[str, Any]:
     return {"machines": one.members, "workers": 1, "shards": 0, "coordinator": False, "processors": 1, "host": HOST}
 
 
-def _step(wait_s: float, alone: StepAlone) -> dict[str, Any]:
+def _step(wait_s: float, alone: OwnStep) -> dict[str, Any]:
     """Fields of a mini-batch's time; the waiting has no spread."""
     step_s = wait_s + alone.seconds
     busy = alone.seconds / step_s
     return {"step": f"{1e3 * step_s:.4g}ms", "busy": round(busy, 6), "spread": round(alone.spread * busy, 4)}
 
 
-def _hosts(one: Configuration, alone: StepAlone, cores: dict[str, Any]) -> list[dict[str, Any]]:
+def _hosts(one: Configuration, alone: OwnStep, cores: dict[str, Any]) -> list[dict[str, Any]]:
     """Groups of hosts on links, with equal ones that follow each other together; followers are shards too."""
     assert one.link is not None
     places, link = Places.of(one), one.link

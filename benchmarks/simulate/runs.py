@@ -14,7 +14,7 @@ whose fields are:
     workers         by worker, its own time by phase, mini-batches, pushes and bytes
     processors      processors in use by each process of the run
     others          those in use by other programs of this machine: where they are many, the run was disturbed
-    step            seconds of a mini-batch alone on a processor, and their spread: the less of before and after the run
+    step            seconds of a mini-batch of a worker alone, the less of before and after the run; and their spread
     failover        the kill, and what happened after it in watched_s seconds
     error           why there is no measurement, after two attempts; null else (failures: of all attempts)
 
@@ -42,9 +42,10 @@ from benchmarks.simulate.coordinator_load import coordinator_load
 from benchmarks.simulate.deployed_job import START_S, DeployedJob, deployed_job
 from benchmarks.simulate.failovers import KilledProcess, phases_of, recovered_s, served_s
 from benchmarks.simulate.fleet import Processors, fleet_of
+from benchmarks.simulate.own_step import OwnStep, own_step
 from benchmarks.simulate.plan import COORDINATOR, SANDBLASTER, Configuration, make_plan
 from benchmarks.simulate.processor_speed import processor_speed, together
-from benchmarks.simulate.step_alone import step_alone
+from benchmarks.simulate.step_spread import step_spread
 from dbelief.job import build_job
 from dbelief.job.document.yaml_document import to_yaml
 
@@ -58,6 +59,8 @@ USUAL_S, AFTER_S, WATCHED_S = 2.0, 4.0, 25.0
 """Seconds that the counters are read before a kill, after the role serves again, and after a kill at most."""
 KILLED_SHARE = 0.6
 """Of the seconds, the part before the kill."""
+STEP_S = 2.0
+"""Of a run of one worker before and after, for the time of its mini-batch."""
 LEASE_S = 30.0
 LOAD_SHARE = 0.5
 """Of the seconds, for a coordinator's load in a closed loop."""
@@ -85,7 +88,7 @@ def _figures(one: Configuration, seconds: float, hostnet: Path | None, shared: f
         found = coordinator_load(one, seconds if one.every_s else LOAD_SHARE * seconds)
         return {**found, "fleet": fleet_of(one, None, Processors(max(speed, processor_speed()), shared))}
     job, found = build_job(dict(one.job), Path()), dict[str, Any]()
-    steps, speeds = [step_alone(job)], [processor_speed()]
+    steps, speeds = [own_step(one, STEP_S)], [processor_speed()]
     with deployed_job(one, seconds + START_S + WATCHED_S, hostnet) as deployed:
         deployed.train(FIRST_STEPS)
         time.sleep(SETTLED_S)
@@ -96,9 +99,10 @@ def _figures(one: Configuration, seconds: float, hostnet: Path | None, shared: f
             found["failover"] = failover
             found["measured"] |= {name: failover[name] for name in ("failover_s", "recovered_s")}
         found["events"] = deployed.events()
-    alone = min(step_alone(job), *steps, key=lambda step: step.seconds)
+    steps.append(own_step(one, STEP_S))
     machine = Processors(max(processor_speed(), *speeds), shared)
-    return {**found, "step": dataclasses.asdict(alone), "fleet": fleet_of(one, alone, machine)}
+    step = OwnStep(min(steps), step_spread(job))
+    return {**found, "step": dataclasses.asdict(step), "fleet": fleet_of(one, step, machine)}
 
 
 def _window(deployed: DeployedJob, one: Configuration, seconds: float) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from .tracked import TrackedDict
 
 _JOINS_AS = {"follower": "shard"}
 """Kinds that join as another."""
-MAX_MEMBERS = 1024
+MAX_MEMBERS = 16_384
 """Maximum of replicas and clients of one job at a time."""
 KINDS = ("shard", "follower", "replica", "client")
 _NOT_STORED = frozenset({"last_beat_s", "moved_s", "on_change"})

@@ -37,6 +37,8 @@ _STEPS = (2.0, 1.4, 1.15)
 """Factors by which a cost is moved up or down, in each sweep as long as that helps."""
 _LEAST = {"rounds": 1.0, "slowdown": 1.0, "lockstep_slowdown": 1.0, "trips": 1.0, "lockstep_trips": 1.0}
 _MOST_MOVES = 12
+_KNOWN = 0.005
+"""Error of a run that a cost has to save to be moved to e times its value."""
 _LEAST_STALENESS = 0.5
 """Staleness that errors are a share of, at least."""
 
@@ -91,24 +93,28 @@ def calibrated(runs: Sequence[MeasuredJob], start: Costs | None = None) -> Costs
 
     Cost: some two hundred simulations of each run.
     """
-    costs = start or Costs()
-    least = _distance(runs, costs)
+    costs = known = start or Costs()
+    least = _distance(runs, costs, known)
     for factor in _STEPS[:SWEEPS]:
         for name in FITTED:
             for direction in (factor, 1 / factor):
                 for _ in range(_MOST_MOVES):
                     value = max(_LEAST.get(name, 0.0), getattr(costs, name) * direction)
                     moved = costs.with_values(**{name: value})
-                    distance = _distance(runs, moved)
+                    distance = _distance(runs, moved, known)
                     if distance >= least:
                         break
                     costs, least = moved, distance
     return costs
 
 
-def _distance(runs: Sequence[MeasuredJob], costs: Costs) -> float:
-    """Sum of the errors' means, as logarithms, so that twice and half count alike."""
-    return fmean(_distance_of(one, one.predicted(costs)) for one in runs)
+def _distance(runs: Sequence[MeasuredJob], costs: Costs, known: Costs) -> float:
+    """Sum of the errors' means, as logarithms, so that twice and half count alike; and how far costs are moved.
+
+    Few runs do not tell all costs apart: those that they say nothing of stay as they are known.
+    """
+    moved = sum(abs(math.log(getattr(costs, name) / getattr(known, name))) for name in FITTED)
+    return fmean(_distance_of(one, one.predicted(costs)) for one in runs) + _KNOWN * moved
 
 
 def _distance_of(one: MeasuredJob, predicted: Mapping[str, float]) -> float:

@@ -205,6 +205,7 @@ class Scenario:
         free = 0.0 if schedule.sum_s > 0 else 1.0  # a sum among workers costs nothing at the shards
         factor = free * (costs.shared if all_local(fleet) else 1.0)
         calls = factor * (costs.rounds if schedule.quorum else 1.0)
+        asks = 0.0 if schedule.at_once else calls
         served_s = 0.0 if math.isinf(host.crosses) else self.slowdown / host.crosses
         leaders, numbers = math.ceil(beside / job.replication), factor * schedule.numbers
         apart = job.replication > 1 and (len(hosts) > 1 or hosts[0].machines > 1)
@@ -215,10 +216,10 @@ class Scenario:
             served=share * (1 - host.workers / fleet.workers) if host.link is not None else 0.0,
             served_s=served_s,
             push_s=(calls * costs.push_call_s + numbers / self.shards * costs.push_number_s) / host.speed,
-            fetch_s=(calls * costs.fetch_call_s + numbers / self.shards * costs.fetch_number_s) / host.speed,
+            fetch_s=(asks * costs.fetch_call_s + numbers / self.shards * costs.fetch_number_s) / host.speed,
             follow_s=4 * host.latency + schedule.pushed / self.shards * served_s if apart else 0.0,
-            client_s=calls * self.shards * costs.client_call_s,
-            client_push_s=numbers * costs.client_number_s,
+            client_push_s=calls * self.shards * costs.client_call_s + numbers * costs.client_number_s,
+            client_ask_s=asks * self.shards * costs.client_call_s,
             client_fetch_s=numbers * costs.client_number_s,
             wake_s=costs.wake_s,
             trips=free * (costs.lockstep_trips if self.in_lockstep else costs.trips),

@@ -35,6 +35,8 @@ class ExchangeSchedule:
         Bytes of an exchange, and its parameters.
     begins
         Whether a lease begins with a fetch.
+    at_once
+        Whether a push is answered with parameters in the same call, without a request of their own.
     ahead
         See `Schedule`.
     summed
@@ -50,6 +52,7 @@ class ExchangeSchedule:
     fetched: float
     numbers: float
     begins: bool = True
+    at_once: bool = False
     ahead: bool = False
     summed: float = 0.0
     bound: int = -1
@@ -94,7 +97,7 @@ def schedule_of(job: Job, parameters: int, workers: int, latency_s: float, byte_
     if isinstance(strategy, Elastic):
         quorum = 0 if strategy.staleness is None else ALL
         return ExchangeSchedule(
-            (strategy.period,), (PUSH | FETCH,), (1,), pushed, fetched, parameters, False, quorum=quorum
+            (strategy.period,), (PUSH | FETCH,), (1,), pushed, fetched, parameters, False, True, quorum=quorum
         )
     return _downpour(strategy, pushed, fetched, parameters)
 

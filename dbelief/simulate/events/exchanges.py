@@ -47,7 +47,8 @@ def exchange(world: Any, replicas: Any, machines: Any, queue: Any, who: int, kin
     replica, service, servers, totals = replicas[who], world.service, world.servers, world.totals
     replica.flying, replica.kind, replica.served, replica.pushed = 1, kind, ON_WAY, replica.base
     pushed = service.pushed if kind & PUSH else 0.0
-    busy_s = replica.slower * (service.client_s + (service.client_push_s if kind & PUSH else 0.0))
+    busy_s = service.client_push_s if kind & PUSH else 0.0
+    busy_s = replica.slower * (busy_s + (service.client_ask_s if kind & FETCH else 0.0))
     at_s = on_processor(world, machines, replica.station, at_s, busy_s, PROCESSORS_S)
     size = service.asked + pushed
     own_s, link_s = size * replica.own * replica.link_s, size * service.served * service.served_s

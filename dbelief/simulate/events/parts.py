@@ -151,8 +151,8 @@ class Service(NamedTuple):
         Processor seconds of one shard for its part of a push, of a fetch.
     follow_s
         Seconds from a push at a shard until its followers have it, where they are on other hosts.
-    client_s, client_push_s, client_fetch_s
-        Processor seconds of a replica for an exchange; for the numbers that it pushes, that it has fetched.
+    client_push_s, client_ask_s, client_fetch_s
+        Processor seconds of a replica for a push, for a request of parameters, for those that it has fetched.
     wake_s
         Processor seconds more of what begins on a processor that is idle.
     trips
@@ -175,8 +175,8 @@ class Service(NamedTuple):
     push_s: float
     fetch_s: float
     follow_s: float
-    client_s: float
     client_push_s: float
+    client_ask_s: float
     client_fetch_s: float
     wake_s: float
     trips: float

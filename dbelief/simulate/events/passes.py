@@ -102,7 +102,7 @@ def _run(worlds: Any, replicas: Any, machines: Any, queue: Any, one: Any, bundle
                 _ask(world, replicas, machines, queue, one, bundles, done, who, at_s)
             elif who // many == COMPUTED:
                 replica = replicas[who % many]
-                busy_s = replica.slower * (world.service.client_s + world.service.client_push_s)
+                busy_s = replica.slower * world.service.client_push_s
                 sent_s = on_processor(world, machines, replica.station, at_s, busy_s, PROCESSORS_S)
                 arrives_s = _pushed(world, machines, replica, sent_s)
                 put(queue, arrives_s, who % many + ARRIVED * many, incarnation)
@@ -158,7 +158,7 @@ def _ask(
         replica.since_s, replica.base = at_s, servers.version
         if replica.fetched != servers.version:
             replica.fetched = servers.version
-            replica.received_s += replica.slower * (world.service.client_s + world.service.client_fetch_s)
+            replica.received_s += replica.slower * (world.service.client_ask_s + world.service.client_fetch_s)
             got_s = _fetched(world, machines, replica, got_s)
         done_s = compute(world, replicas, machines, who, got_s, portions)
         put(queue, done_s, who + COMPUTED * len(replicas), replica.incarnation)
