@@ -37,10 +37,7 @@ def known_costs(count: int, seconds: float) -> Costs:
             _begin(cluster)
             found = members.measured(cluster, seconds, 0.0)
             report_s = 1e-3 * report_ms(cluster, seconds / 2)
-            cluster.each(lambda member, _: member.beat())
-            before_s, began_s = cluster.cpu_s(), time.monotonic()
-            time.sleep(IDLE_S)
-            idle = (cluster.cpu_s() - before_s) / (time.monotonic() - began_s)
+            idle = idle_share(cluster)
         finally:
             cluster.close()
     return Costs(lease_s=1e-3 * found["cpu_ms"], report_s=report_s, beat_s=1e-3 * found["beat_ms"], idle=idle)
@@ -52,13 +49,24 @@ def used_share(count: int, beat_s: float, seconds: float) -> dict[str, Any]:
         cluster = Cluster(run, count, url, folder, beat_s=beat_s)
         try:
             _begin(cluster)
+            idle = idle_share(cluster)
             before_s, began_s = cluster.cpu_s(), time.monotonic()
             leases, removed = paced(cluster, seconds, count / LEASES_PER_S)
             took_s = time.monotonic() - began_s
             share = (cluster.cpu_s() - before_s) / took_s
         finally:
             cluster.close()
-    return {"share": share, "leases_per_s": leases / took_s, "removed": removed}
+    return {"share": share, "idle": idle, "leases_per_s": leases / took_s, "removed": removed}
+
+
+def idle_share(cluster: Cluster) -> float:
+    """Share of a processor that the coordinator uses while no member calls."""
+    cluster.each(lambda member, _: member.beat())
+    before_s, began_s = cluster.cpu_s(), time.monotonic()
+    time.sleep(IDLE_S)
+    idle = (cluster.cpu_s() - before_s) / (time.monotonic() - began_s)
+    cluster.each(lambda member, _: member.beat())
+    return idle
 
 
 def _begin(cluster: Cluster) -> None:

@@ -116,7 +116,9 @@ class Scenario:
         """
         copies, processes = self.job.replication, self.fleet.shards
         if processes % copies:
-            raise UserError(f"replication: {copies} needs {copies} machines for each shard: the fleet has {processes}")
+            raise UserError(
+                f"replication: {copies} needs {copies} processes for each shard, and the fleet has {processes} in all"
+            )
         return processes // copies
 
     @property

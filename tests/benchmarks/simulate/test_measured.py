@@ -13,11 +13,13 @@ import pytest
 from benchmarks.simulate import failovers, fleet, measured, runs
 from benchmarks.simulate.deployed_job import Places
 from benchmarks.simulate.failovers import KilledProcess
+from benchmarks.simulate.fleet import Processors
+from benchmarks.simulate.own_step import OwnStep
 from benchmarks.simulate.plan import COORDINATOR, Configuration, PlannedKill, SlowNet, make_plan
-from benchmarks.simulate.step_alone import StepAlone, summed_up
+from benchmarks.simulate.step_spread import middle_spread
 from dbelief.job import build_job
 
-ALONE = StepAlone(0.01, 0.1)
+ALONE, PROCESSORS = OwnStep(0.01, 0.1), Processors(0.9, 0.8)
 
 
 def progress(at_s: float, samples: int) -> dict[str, Any]:
@@ -115,21 +117,20 @@ def test_the_speed_is_back_after_the_gap() -> None:
     assert failovers.recovered_s(killed("worker"), [], 100.0) is None
 
 
-def test_a_step_alone_leaves_pauses_out() -> None:
-    found = summed_up([0.01] * 57 + [0.5] * 3)
-    assert found.seconds == 0.01
-    assert found.spread == pytest.approx(0.0)
+def test_a_spread_leaves_pauses_out() -> None:
+    assert middle_spread([0.01] * 57 + [0.5] * 3) == pytest.approx(0.0)
+    assert middle_spread([0.01, 0.03] * 30) == pytest.approx(0.5, rel=0.05)
 
 
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_a_fleet_has_all_processes(seed: int) -> None:
     for one in make_plan(seed):
-        groups = fleet.fleet_of(one, None if one.kind == COORDINATOR else ALONE)["groups"]
+        groups = fleet.fleet_of(one, None if one.kind == COORDINATOR else ALONE, PROCESSORS)["groups"]
         assert len({group["name"] for group in groups}) == len(groups)
         workers = sum(group["machines"] * group["workers"] for group in groups)
         assert workers == (one.members or len(one.waits_s))
         shards = sum(group["machines"] * group["shards"] for group in groups)
-        assert shards == one.job["shards"] * (one.job["replication"] if one.link else 1)
+        assert shards == one.job["shards"] * one.job.get("replication", 1)
         assert sum(group["machines"] for group in groups if group["coordinator"]) == 1
         assert all(("link" in group) == (one.link is not None) for group in groups)
         if one.waiting:
@@ -169,7 +170,7 @@ def test_a_run_that_fails_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         runs, "_figures", lambda *_: (_ for _ in ()).throw(TimeoutError("waited 120 s for all workers"))
     )
-    record = runs.run(one, 1.0, None)
+    record = runs.run(one, 1.0, None, 1.0)
     assert record["error"] == "TimeoutError: waited 120 s for all workers"
     assert len(record["failures"]) == runs.ATTEMPTS
     assert "measured" not in record

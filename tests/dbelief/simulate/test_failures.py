@@ -30,7 +30,8 @@ def test_a_shard_without_a_follower_loses_what_came_since_its_snapshot_set() -> 
     kill = {"kills": {"shard": 250.5}, "costs": FREE.with_values(start_s=0.0)}
     on = fleet(4, servers={"returns": 0.0})
     alone, _ = run(scenario(job(**sets), on, **kill))
-    followed, _ = run(scenario(job(**sets, replication=2), on, **kill))
+    twice = fleet(4, shards=2, servers={"returns": 0.0})
+    followed, _ = run(scenario(job(**sets, replication=2), twice, **kill))
     assert alone.lost_samples == pytest.approx(50 * 40, rel=0.05)
     assert followed.lost_samples == 0
     assert followed.goodput == 1.0

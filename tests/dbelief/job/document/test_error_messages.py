@@ -308,7 +308,7 @@ WRONG = [
     ("grid: 1", "grid: must be a list, each a whole number*not 1"),
     ("shards: 257", "shards: must be a whole number from 1 to 256, not 257"),
     ("shards: 9" + "9" * 100, "shards: must be a whole number from 1 to 256, not a very large number"),
-    ("replicas: -1", "replicas: must be a whole number from 0 to 1,024, not -1"),
+    ("replicas: -1", "replicas: must be a whole number from 0 to 16,384, not -1"),
     ("workers: 3", "workers: no such field, did you mean replicas?"),
     ("device: gpu", "device: must be one of auto, cpu, cuda, not 'gpu'; did you mean cuda?"),
     ("snapshots: {keep: 0}", "snapshots.keep: must be a whole number from 1*not 0"),
