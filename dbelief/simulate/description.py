@@ -340,8 +340,9 @@ def _leads(fleet: Fleet, group: MachineGroup) -> int:
 
 
 def _queued(group: MachineGroup, processes: int) -> int:
-    """Processors that so many processes queue for; 0: there are enough."""
-    if group.processors is None or group.processors >= processes:
+    """Processors that so many processes queue for; 0: there are enough, and each is as fast beside others as alone."""
+    alone = group.together == 1 or processes == 1
+    if group.processors is None or (group.processors >= processes and alone):
         return 0
     return min(group.processors, MOST_PROCESSORS)
 

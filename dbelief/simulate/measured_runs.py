@@ -43,8 +43,9 @@ def measured_run(folder: Path, fleet: Fleet | None = None) -> MeasuredJob:
     measured = of_summary(job, found)
     if missing := measured.missing():
         raise UserError(f"{folder}: it has not trained long enough to know: {missing}")
-    machines = fleet or _one_machine(folder, measured)
-    job = job.model_copy(update={"replicas": machines.workers, "shards": machines.shards})
+    machines = fleet or _one_machine(folder, measured, job.replication)
+    shards = max(1, machines.shards // job.replication)
+    job = job.model_copy(update={"replicas": machines.workers, "shards": shards})
     scenario = functools.partial(_scenario, job, machines, found.parameters, measured)
     longest_s = max(worker.time_s for worker in measured.workers)
     figures = {
@@ -56,7 +57,7 @@ def measured_run(folder: Path, fleet: Fleet | None = None) -> MeasuredJob:
         figures[STALENESS] = found.staleness_mean
     for measure, members in ((WORKERS, measured.workers), (SHARDS, measured.shards)):
         used = [member.processors.used for member in members if member.processors is not None]
-        if len(used) == len(members):
+        if len(used) == len(members) and (measure == WORKERS or job.replication == 1):  # followers' are not measured
             figures[measure] = sum(used)
     return MeasuredJob(str(folder), scenario, figures)
 
@@ -69,8 +70,8 @@ def _scenario(job: Job, fleet: Fleet, parameters: int, measured: Measurements, c
     return Scenario(unlimited, fleet, parameters, costs, 0, seconds, _SHARE_S * seconds)
 
 
-def _one_machine(folder: Path, measured: Measurements) -> Fleet:
-    """The machine of a run whose processes shared one."""
+def _one_machine(folder: Path, measured: Measurements, copies: int) -> Fleet:
+    """The machine of a run whose processes shared one; `copies`: of each shard."""
     machines = measured.machines
     if len(machines) != 1 or measured.across_links:
         raise UserError(
@@ -89,8 +90,8 @@ def _one_machine(folder: Path, measured: Measurements) -> Fleet:
         )
         for worker in measured.training
     ]
-    shards = MachineGroup(name="servers", host="machine", workers=0, shards=len(measured.shards), processors=processors)
-    return Fleet(groups=(*groups, shards))
+    served = {"workers": 0, "shards": copies * len(measured.shards)}
+    return Fleet(groups=(*groups, MachineGroup(name="servers", host="machine", processors=processors, **served)))
 
 
 def _busy_s(worker: WorkerLoad) -> float:

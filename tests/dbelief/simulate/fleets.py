@@ -24,6 +24,7 @@ FREE = Costs(
     client_call_s=0.0,
     client_number_s=0.0,
     wake_s=0.0,
+    rounds=1.0,
     message_s=0.0,
     message_byte_s=0.0,
     idle=0.0,
