@@ -34,7 +34,7 @@ class Costs:
     client_call_s, client_number_s
         Of a worker: for a call to a shard, and for each parameter that it sends or receives.
     wake_s
-        Of what begins on an idle processor of a machine whose processes are more than its processors.
+        Of what a worker begins on an idle processor; of shards and the coordinator where they share processors.
     rounds
         What the costs of calls are multiplied by where pushes wait for their round.
     message_s, message_byte_s

@@ -90,8 +90,9 @@ def _one_machine(folder: Path, measured: Measurements, copies: int) -> Fleet:
         )
         for worker in measured.training
     ]
-    served = {"workers": 0, "shards": copies * len(measured.shards)}
-    return Fleet(groups=(*groups, MachineGroup(name="servers", host="machine", processors=processors, **served)))
+    shards = copies * len(measured.shards)
+    servers = MachineGroup(name="servers", host="machine", workers=0, shards=shards, processors=processors)
+    return Fleet(groups=(*groups, servers))
 
 
 def _busy_s(worker: WorkerLoad) -> float:

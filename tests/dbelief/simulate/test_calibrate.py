@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from dbelief.errors import UserError
-from dbelief.simulate.calibrate import MEASURES, RATE, STALENESS, MeasuredJob, calibrated
+from dbelief.simulate.calibrate import MEASURES, RATE, SHARDS, STALENESS, WORKERS, MeasuredJob, calibrated
 from dbelief.simulate.costs import Costs, costs_yaml, load_costs
 from dbelief.simulate.description import Scenario
+from dbelief.simulate.fleet import Fleet, MachineGroup
 
-from .fleets import fleet, job, scenario
+from .fleets import FREE, fleet, job, scenario
 
 TRUE = Costs(push_call_s=6e-3, client_call_s=2e-3, slowdown=1.5)
 
@@ -37,6 +38,34 @@ def test_a_fit_predicts_runs_that_it_has_not_seen() -> None:
     assert before > 0.2
     assert after < 0.05
     assert max(abs(one.errors(costs)[STALENESS]) for one in others) < 0.05
+
+
+def _shared(workers: int, costs: Costs) -> Scenario:
+    """Workers and a shard on one machine of two processors."""
+    machine = MachineGroup(name="all", workers=workers, shards=1, processors=2, step=0.02, spread=0.0)
+    return scenario(job(), Fleet(groups=(machine,)), costs=costs, seconds=3.0)
+
+
+def test_a_fit_finds_who_uses_processors() -> None:
+    """Where the rate is alike, costs of shards and those of workers differ by the processors that each has used."""
+    true = FREE.with_values(push_call_s=8e-3, client_call_s=1e-3)
+    swapped = FREE.with_values(push_call_s=1e-3, client_call_s=8e-3)
+    runs = [MeasuredJob("", made, MeasuredJob("", made, {}).predicted(true)) for made in (_one, _four)]
+    assert max(abs(error) for one in runs for error in one.errors(true).values()) == 0
+    assert max(abs(one.errors(swapped)[SHARDS]) for one in runs) > 0.5
+    found = calibrated(runs, swapped)
+    for one in runs:
+        assert one.errors(found)[RATE] == pytest.approx(0, abs=0.05)
+        assert one.errors(found)[WORKERS] == pytest.approx(0, abs=0.1)
+        assert one.errors(found)[SHARDS] == pytest.approx(0, abs=0.1)
+
+
+def _one(costs: Costs) -> Scenario:
+    return _shared(1, costs)
+
+
+def _four(costs: Costs) -> Scenario:
+    return _shared(4, costs)
 
 
 def test_errors_are_shares_and_of_staleness_at_least_half_a_version() -> None:

@@ -111,6 +111,6 @@ def test_followers_of_one_host_use_its_processors() -> None:
 
 
 def test_replication_that_does_not_divide_is_refused() -> None:
-    with pytest.raises(UserError, match="^replication: 2 needs 2 machines for each shard: the fleet has 3$"):
+    with pytest.raises(UserError, match=r"^replication: 2 needs 2 machines for each shard: the fleet has 3$"):
         scenario(job(replication=2), fleet(shards=3)).world()
     assert scenario(job(replication=2), fleet(shards=4)).shards == 2
