@@ -113,7 +113,8 @@ def _distance(runs: Sequence[MeasuredJob], costs: Costs, known: Costs) -> float:
 
     Few runs do not tell all costs apart: those that they say nothing of stay as they are known.
     """
-    moved = sum(abs(math.log(getattr(costs, name) / getattr(known, name))) for name in FITTED)
+    pairs = [(getattr(costs, name), getattr(known, name)) for name in FITTED]
+    moved = sum(abs(math.log(now / before)) for now, before in pairs if before > 0)
     return fmean(_distance_of(one, one.predicted(costs)) for one in runs) + _KNOWN * moved
 
 

@@ -186,14 +186,15 @@ def _outstanding(replicas: Any, one: Any, bundles: Any, done: Any) -> Any:
 
 @inlined
 def _pushed(world: Any, machines: Any, replica: Any, at_s: float) -> Any:
-    """When a sum has passed the links to the shards, and they have applied it."""
+    """When a sum has passed the links to the shards, and they and their followers have it."""
     service, servers, totals = world.service, world.servers, world.totals
     own_s, link_s = _on_links(service, replica, service.pushed)
     servers.in_s = max(servers.in_s, at_s) + link_s
     totals[LINK_IN_S] += link_s
     totals[OWN_LINK_S] += own_s
     totals[SENT] += service.pushed
-    return served(world, machines, max(at_s + own_s, servers.in_s) + service.trips * replica.latency_s, PUSH)
+    there_s = max(at_s + own_s, servers.in_s) + service.trips * replica.latency_s
+    return served(world, machines, there_s, PUSH) + service.follow_s
 
 
 @inlined

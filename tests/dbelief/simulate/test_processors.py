@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from dbelief.errors import UserError
-from dbelief.simulate.events.parts import PUSHES
 from dbelief.simulate.fleet import Fleet, MachineGroup
 from dbelief.simulate.outcome import run
 
@@ -40,28 +38,6 @@ def test_one_worker_on_two_processors_of_one_core_is_as_fast_as_alone() -> None:
     assert samples(scenario(job(LONG), on, seconds=100.25)) == [100]
 
 
-@pytest.mark.parametrize("speed", [0.5, 1.0, 4.0])
-def test_calls_take_their_costs_over_the_speed(speed: float) -> None:
-    """Of a worker's and a shard's processors; a step is that of its own group, whatever its speed."""
-    costs = FREE.with_values(client_call_s=0.25, client_number_s=1e-3, push_call_s=0.5, fetch_number_s=0.5e-3)
-    on = fleet(1, speed=speed, servers={"speed": 2.0})
-    outcome, world = run(scenario(job(LONG), on, costs=costs, seconds=1000.0))
-    # The numbers of 1000 parameters are pushed and fetched; the shard has a push's call and a fetch's numbers.
-    first_s = 0.25 / speed + 0.25
-    cycle_s = 1.0 + (0.25 + 1.0 + 1.0) / speed + (0.5 + 0.5) / 2.0
-    assert world.world[0]["totals"][PUSHES] == whole((1000.0 - first_s - cycle_s + 0.5 / 2 + 0.25) / cycle_s) + 1
-    assert outcome.processors["workers"] == pytest.approx((1.0 + 2.25 / speed) / cycle_s, rel=5e-3)
-    assert outcome.processors["shards"] == pytest.approx(0.5 / cycle_s, rel=5e-3)
-
-
-def test_what_begins_on_an_idle_processor_wakes_it() -> None:
-    costs = FREE.with_values(wake_s=0.25)
-    assert samples(scenario(job(LONG), fleet(1), costs=costs, seconds=100.1)) == [80]
-    # Two workers on one processor: it is never idle after the first mini-batch has begun.
-    busy = samples(scenario(job(LONG), fleet(1, workers=2, processors=1), costs=costs, seconds=100.5))
-    assert sum(busy) == 100
-
-
 def test_leases_queue_for_the_coordinators_machine() -> None:
     """One worker and the coordinator on one processor: a lease of one mini-batch of a second takes half of one."""
     costs = FREE.with_values(lease_s=0.5)
@@ -85,20 +61,6 @@ def test_passes_share_processors_with_their_shards() -> None:
     assert outcome.processors["workers"] == pytest.approx((100 * 0.12 + 0.04) / pass_s, rel=1e-2)
 
 
-def test_a_push_is_answered_once_a_follower_on_another_host_has_it() -> None:
-    costs = FREE.with_values(push_call_s=0.125)
-    hosts = {"machines": 2, "latency": 0.05, "link": 80_000.0}
-    apart = scenario(job(LONG, replication=2), fleet(1, servers=hosts), costs=costs, seconds=500.0)
-    alone = scenario(job(LONG), fleet(1, servers={**hosts, "machines": 1}), costs=costs, seconds=500.0)
-    # A message to the follower and its answer cross two links each; a push has 4000 bytes.
-    assert apart.world().world[0]["service"]["follow_s"] == pytest.approx(4 * 0.05 + 4000 / 80_000)
-    assert alone.world().world[0]["service"]["follow_s"] == 0.0
-    cycle_s = 1.0 + 2 * 0.05 + (4300 + 4300) / 80_000 + 0.125
-    followed_s = cycle_s + 4 * 0.05 + 4000 / 80_000 + 4000 / 80_000  # the push leaves on the leader's link, too
-    assert run(alone)[0].samples_per_s == pytest.approx(10 / cycle_s, rel=4e-3)
-    assert run(apart)[0].samples_per_s == pytest.approx(10 / followed_s, rel=4e-3)
-
-
 def test_followers_of_one_host_use_its_processors() -> None:
     costs = FREE.with_values(push_call_s=0.25, fetch_call_s=0.125, shared=1.0)
     machine = MachineGroup(name="all", shards=2, processors=1, step=1.0, spread=0.0)
@@ -108,9 +70,3 @@ def test_followers_of_one_host_use_its_processors() -> None:
     assert (service["leaders"], service["followers"], service["follow_s"]) == (1, 1, 0.0)
     assert outcome.samples_per_s == pytest.approx(10 / (1.0 + 0.375 + 0.25), rel=4e-3)
     assert outcome.processors["shards"] == pytest.approx((0.375 + 0.25) / 1.625, rel=5e-3)
-
-
-def test_replication_that_does_not_divide_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^replication: 2 needs 2 machines for each shard: the fleet has 3$"):
-        scenario(job(replication=2), fleet(shards=3)).world()
-    assert scenario(job(replication=2), fleet(shards=4)).shards == 2
