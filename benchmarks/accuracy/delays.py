@@ -1,25 +1,22 @@
-"""Whether many asynchronous replicas still learn: jobs trained with their delays, beside one replica at equal samples.
+"""Whether many asynchronous replicas still learn, and with which setting: beside one replica at equal samples.
 
     DBELIEF_DATA=... python -m benchmarks.accuracy.delays [--models mnist,gpt] [--replicas 10,100,1000]
-        [--ways downpour,aware,easgd,diloco] [--seeds 0] [--delays FOLDER] [--cost 3] [--json rows.jsonl]
+        [--ways downpour,easgd,diloco] [--seeds 1,2] [--cost 3] [--json rows.jsonl] [--plot delays.png]
 
-Each job is trained in one process in the order of a delays file (`dbelief train --set delays=FILE`), with the same
-samples for any number of replicas; nothing but this number is changed. Ways:
+Each job is trained in one process in the order of a delays file (`dbelief train --set delays=FILE`), which is simulated
+before (`dbelief simulate --delays FILE`): an office of as many machines as replicas, in `delay_orders`. Samples are the
+same for any number of replicas. Ways: Downpour, async-easgd and DiLoCo. The models: MNIST, 784-256-10, and a character
+GPT of 2 layers of 64 (needs torch; else it is left out).
 
-    downpour       each mini-batch is fetched for and pushed; Adagrad
-    aware          the same with SGD, and the rate of a push divided by its staleness
-    easgd          async-easgd, an exchange in 4 mini-batches
-    diloco         rounds of all replicas, of 5 inner steps
-
-The models: MNIST, 784-256-10, and a character GPT of 2 layers of 64 (needs torch; else it is left out). FOLDER has
-files KIND-REPLICAS.npz, KIND one of downpour, elastic and rounds; without it replicas have lognormal cycles of one
-mean, with a spread of 0.3. Runs are interleaved: all ways and numbers for a seed, then the next. A run that diverges
-has no loss.
+The setting that suits one replica is kept unchanged, and the others of `delay_settings` are tried beside it on seed 0
+with half of the samples. That with the least test loss there is trained with other seeds and all samples, and the
+unchanged one too. The largest number of replicas comes first. A run that diverges has no loss.
 
 --cost N also measures samples per processor second of `downpour` on MNIST at 1, 10, 100 and 1000 replicas, beside a
 plain loop (gather, gradient, rule), N times in turn; the figures are medians.
 
-A finished run is one line of the file of --json; the command started again continues after the last of them.
+A finished run is one line of the file of --json; the command started again continues after the last of them. --max-runs 0
+only prints the table of these.
 """
 
 from __future__ import annotations
@@ -27,6 +24,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import itertools
+import math
 import statistics
 import sys
 import tempfile
@@ -41,6 +39,9 @@ from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 import dbelief
+from benchmarks.accuracy import delays_plot
+from benchmarks.accuracy.delay_orders import write_order
+from benchmarks.accuracy.delay_settings import SAMPLES, UNCHANGED, WAYS, settings, unchanged
 from benchmarks.accuracy.scripts import source_of
 from benchmarks.harness import options, report, runs
 from benchmarks.harness.delay_traces import drawn
@@ -50,10 +51,11 @@ from dbelief.errors import RuntimeFailure
 from dbelief.job import Job, build_job
 from dbelief.optim import apply_rule, make_rule, warm_up
 from dbelief.rundir.summary import read_summary
-from dbelief.simulate.replay.delays import DOWNPOUR, ELASTIC, ROUNDS
+from dbelief.simulate.replay.delays import DOWNPOUR
 from dbelief.simulate.replay.programs import part_of
 from dbelief.simulate.replay.replayed_job import DelayReplay
 from dbelief.training.session import build_model, initial_values
+from docs.generators.measurements import Scaled
 
 Row = dict[str, Any]
 HOST = Backend("numpy", np)
@@ -61,50 +63,27 @@ MODELS = {
     "mnist": {
         "model": {"layers": [{"dense": 256}, "relu", {"dense": 10}], "loss": "softmax_cross_entropy"},
         "data": {"source": "idx", "folder": "${DBELIEF_DATA}/mnist", "validation": 5000},
-        "limits": {"epochs": 4},
     },
     "gpt": {
         "model": {"python": f"{Path(__file__).with_name('delays_gpt.py')}:model"},
-        "limits": {"samples": 16_000},
     },
 }
-BATCH = {"mnist": 20, "gpt": 8}
-RATES = {
-    "mnist": {"downpour": 0.01, "aware": 0.1, "easgd": 0.05, "inner": 0.05},
-    "gpt": {"downpour": 0.01, "aware": 0.2, "easgd": 0.2, "inner": 0.2},
-}
-KINDS = {"downpour": DOWNPOUR, "aware": DOWNPOUR, "easgd": ELASTIC, "diloco": ROUNDS}
+TUNING_SEED = 0
 CONTEXT = 64
 """Of the GPT: letters of a window."""
 COST_REPLICAS = (1, 10, 100, 1000)
 
 
-def strategy_of(way: str, model: str) -> Row:
-    """The section of a way."""
-    rates, batch = RATES[model], BATCH[model]
+def job_fields(model: str, strategy: Row, seed: int, samples: int, data: Path | None) -> Row:
+    """The job of a run, without delays."""
     return {
-        "downpour": {"name": "downpour", "batch": batch, "rule": {"name": "adagrad", "rate": rates["downpour"]}},
-        "aware": {
-            "name": "downpour",
-            "batch": batch,
-            "rule": {"name": "sgd", "rate": rates["aware"]},
-            "staleness_aware": True,
-        },
-        "easgd": {"name": "async-easgd", "batch": batch, "rate": rates["easgd"], "period": 4},
-        "diloco": {"name": "diloco", "batch": batch, "steps": 5, "inner": {"name": "sgd", "rate": rates["inner"]}},
-    }[way]
-
-
-def job_fields(way: str, model: str, seed: int, delays: Path, data: Path | None) -> Row:
-    """The job of a run."""
-    return {
-        "name": f"{delays.stem}-{model}-{way}-{seed}",
+        "name": "delays",
         **MODELS[model],
         **({"data": {"source": "npz", "file": str(data)}} if data is not None else {}),
-        "strategy": strategy_of(way, model),
+        "strategy": strategy,
+        "limits": {"samples": samples},
         "evaluate": {"every": 10**9, "keep": "last"},
         "seed": seed,
-        "delays": str(delays),
         "device": "cpu",
     }
 
@@ -121,28 +100,71 @@ def windows(folder: Path) -> Path:
     return folder / "windows.npz"
 
 
-def delays_of(kind: str, replicas: int, given: Path | None, folder: Path) -> Path:
-    """The delays file of so many replicas; drawn where none is given, and of one replica, which has no delays."""
-    if given is not None and replicas > 1:
-        return given.resolve() / f"{kind}-{replicas}.npz"
-    path = folder / f"{kind}-{replicas}.npz"
-    if not path.exists():
-        drawn(kind, replicas, max(2_000, 20 * replicas)).write(path)
-    return path
+def trained(fields: Row, replicas: int) -> Row:
+    """Figures of a run, whose delays are simulated; the job trains in this process."""
+    with tempfile.TemporaryDirectory(prefix="dbelief-") as name:
+        folder = Path(name)
+        job = build_job(fields, folder)
+        data = load(job.data, job.folder)
+        assert data.train is not None, "both models have one"
+        model, _ = build_model(job, data, HOST)
+        parameters = initial_values(job, model)[0].size
+        write_order(job, replicas, parameters, len(data.train), folder / "delays.npz")
+        began_s = time.perf_counter()
+        try:
+            summary = dbelief.train({**fields, "delays": str(folder / "delays.npz"), "output": name}).summary
+        except RuntimeFailure:
+            summary = read_summary(folder / fields["name"] / "summary.json")
+            if summary.state != "failed":  # it was stopped; else it has diverged
+                raise
+        copied = ("test_accuracy", "test_loss", "staleness_mean", "samples", "reason")
+        row = {name: getattr(summary, name) for name in copied}
+        return row | {"wall_s": time.perf_counter() - began_s}
 
 
-def trained(fields: Row, folder: Path) -> Row:
-    """Figures of a run; the job trains in this process."""
-    began_s = time.perf_counter()
-    try:
-        summary = dbelief.train({**fields, "output": str(folder / "runs")}).summary
-    except RuntimeFailure:
-        summary = read_summary(folder / "runs" / fields["name"] / "summary.json")
-        if summary.state != "failed":  # it was stopped; else it has diverged
-            raise
-    copied = ("test_accuracy", "test_loss", "staleness_mean", "samples", "replicas", "reason")
-    row = {name: getattr(summary, name) for name in copied}
-    return row | {"wall_s": time.perf_counter() - began_s}
+class Measurement:
+    """Runs that are finished, and new ones of the same.
+
+    Parameters
+    ----------
+    most
+        How many runs may be new; `Spent` is raised where one more is needed.
+    """
+
+    def __init__(self, rows: runs.Rows, data: Row, most: float) -> None:
+        self.rows, self._data, self._left = rows, data, most
+
+    def row(self, model: str, way: str, count: int, setting: str, seed: int) -> Row:
+        """A run; it is trained where it is not known."""
+        key = {"model": model, "way": way, "count": count, "setting": setting, "seed": seed}
+        if (found := next((row for row in self.rows if key.items() <= row.items()), None)) is not None:
+            return found
+        if self._left < 1:
+            raise Spent
+        self._left -= 1
+        samples = SAMPLES[model] // (2 if seed == TUNING_SEED else 1)
+        strategy = settings(way, model, count)[setting]
+        row = key | trained(job_fields(model, strategy, seed, samples, self._data[model]), count)
+        self.rows.append(row)
+        report.progress(row)
+        return row
+
+    def best(self, model: str, way: str, count: int) -> str:
+        """The setting with the least loss on the seed for tuning."""
+        names = list(settings(way, model, count))
+        if len(names) == 1:
+            return names[0]
+        losses = {name: self.row(model, way, count, name, TUNING_SEED)["test_loss"] for name in names}
+        return min(names, key=lambda name: math.inf if losses[name] is None else losses[name])
+
+    def measure(self, model: str, way: str, count: int, seeds: Sequence[int]) -> None:
+        """Train the unchanged setting and the best one with each seed."""
+        for seed, setting in itertools.product(seeds, dict.fromkeys((self.best(model, way, count), UNCHANGED))):
+            self.row(model, way, count, setting, seed)
+
+
+class Spent(Exception):
+    """No more runs may be trained."""
 
 
 # -- cost --------------------------------------------------------------------------------------------------------
@@ -185,7 +207,7 @@ def replay_speed(job: Job, data: Dataset, replicas: int) -> float:
 
 def costs(rounds: int) -> list[Row]:
     """Speeds and ratios of the plain loop's to them, medians over interleaved rounds, at mini-batches of 100."""
-    strategy = {**strategy_of("downpour", "mnist"), "batch": 100, "warm_start": None}
+    strategy = {**unchanged("downpour", "mnist"), "batch": 100, "warm_start": None}
     fields = {**MODELS["mnist"], "strategy": strategy, "limits": {"epochs": 1}, "name": "cost"}
     job = build_job(fields, Path.cwd())
     data = load(job.data, job.folder)
@@ -208,68 +230,112 @@ def costs(rounds: int) -> list[Row]:
 
 # -- the table ---------------------------------------------------------------------------------------------------
 
-
-def table_of(rows: Sequence[Row], counts: Sequence[int]) -> Table:
-    """Medians over the seeds, of one replica and of each number."""
-    table = Table("model", "way", "replicas", "staleness", "test loss", "against one", "test accuracy")
-    keys = dict.fromkeys((row["model"], row["way"]) for row in rows)
-    for model, way in keys:
-        base: float | None = None
-        for count in (1, *counts):
-            mine = [row for row in rows if (row["model"], row["way"], row["count"]) == (model, way, count)]
-            if not mine:
-                continue
-            loss, accuracy, staleness = (
-                _median(mine, name) for name in ("test_loss", "test_accuracy", "staleness_mean")
-            )
-            base = loss if count == 1 else base
-            against = None if loss is None or base is None else loss / base
-            figures = [(staleness, ".1f"), (loss, ".4f"), (against, ".2f"), (accuracy and 100 * accuracy, ".2f")]
-            cells = ["" if value is None else format(value, form) for value, form in figures]
-            table.add_row(model, way, str(count), *cells)
-    return table
+COLUMNS = (
+    ("way", "{way}", ""),
+    ("replicas", "{count:,}", ""),
+    ("staleness", "{staleness:.1f}", "5 %"),
+    ("loss, unchanged", "{unchanged_loss:.3f}", "20 %"),
+    ("loss, best", "{best_loss:.3f}", "10 %"),
+    ("accuracy, unchanged and best, %", "{accuracies!c:.1f}", "2"),
+    ("best setting", "{setting}", ""),
+)
+NAMES = {"downpour": "Downpour", "easgd": "async-easgd", "diloco": "DiLoCo"}
 
 
-def _median(rows: Sequence[Row], name: str) -> float | None:
-    """The median of a figure; None where a run lacks it."""
+def means(rows: Sequence[Row]) -> list[Row]:
+    """Means over the seeds that are not the tuning's: of each model, way and number, with both settings."""
+    found = []
+    measured = [row for row in rows if row["seed"] != TUNING_SEED]
+    keys = sorted({(row["model"], row["way"], row["count"]) for row in measured}, key=_place)
+    for model, way, count in keys:
+        mine = [row for row in measured if (row["model"], row["way"], row["count"]) == (model, way, count)]
+        first = [row for row in mine if row["setting"] == UNCHANGED]
+        best = [row for row in mine if row["setting"] != UNCHANGED] or first
+        accuracies = [_mean(some, "test_accuracy") for some in (first, best)]
+        found.append(
+            {
+                "model": model,
+                "way": way,
+                "count": count,
+                "seeds": len(best),
+                "staleness": _mean(best, "staleness_mean"),
+                "unchanged_loss": _mean(first, "test_loss"),
+                "best_loss": _mean(best, "test_loss"),
+                "accuracies": None if None in accuracies else accuracies,
+                "setting": best[0]["setting"],
+            }
+        )
+    return found
+
+
+def _place(key: tuple[str, str, int]) -> tuple[int, int, int]:
+    model, way, count = key
+    return list(MODELS).index(model), WAYS.index(way), count
+
+
+def _mean(rows: Sequence[Row], name: str) -> float | None:
+    """The mean of a figure; None where a run lacks it."""
     values = [row[name] for row in rows]
-    return None if None in values else statistics.median(values)
+    return statistics.fmean(values) if values and None not in values else None
+
+
+def recipes(found: Sequence[Row]) -> Row:
+    """How a file of `docs/measurements` makes a table of each model."""
+    made = {}
+    for model in dict.fromkeys(row["model"] for row in found):
+        mine = [row for row in found if row["model"] == model]
+        known = any(row["accuracies"] for row in mine)
+        columns = [list(filter(None, column)) for column in COLUMNS if known or "accuracies" not in column[1]]
+        made[model] = {"rows": "means", "where": {"model": model}, "words": NAMES, "columns": columns}
+    return made
+
+
+def table_of(found: Sequence[Row]) -> Table:
+    """The means for the terminal."""
+    table = Table("model", *(head for head, _, _ in COLUMNS))
+    scaled = Scaled(NAMES)
+    for row in found:
+        table.add_row(row["model"], *(scaled.cell(text, row) for _, text, _ in COLUMNS))
+    return table
 
 
 def main() -> None:
     """Train, and print the table."""
     parser = options.new_parser(__doc__)
     parser.add_argument("--models", type=options.words, default=["mnist", "gpt"])
-    parser.add_argument("--ways", type=options.words, default=list(KINDS))
+    parser.add_argument("--ways", type=options.words, default=list(WAYS))
     parser.add_argument("--replicas", type=options.ascending, default=[10, 100, 1000])
-    parser.add_argument("--seeds", type=options.numbers, default=[0])
-    parser.add_argument("--delays", type=Path, help="folder with KIND-REPLICAS.npz; default: drawn")
+    parser.add_argument("--seeds", type=options.numbers, default=[1, 2], help=f"not {TUNING_SEED}, which tunes")
     parser.add_argument("--cost", type=int, default=0, help="rounds of the measurement of speed")
     parser.add_argument("--json", type=Path, help="JSON lines: runs that are finished, and where new ones are added")
+    parser.add_argument("--max-runs", type=float, default=math.inf, help="new runs, at most")
+    parser.add_argument("--plot", type=Path, help="draw loss against replicas")
     arguments = parser.parse_args()
     _check(parser, arguments)
-    rows = runs.Rows(arguments.json)
-    known = {(row["seed"], row["model"], row["way"], row["count"]) for row in rows}
     with tempfile.TemporaryDirectory(prefix="dbelief-") as name:
-        folder = Path(name)
-        data = {"mnist": None, "gpt": windows(folder) if "gpt" in arguments.models else None}
-        every = itertools.product(arguments.seeds, arguments.models, arguments.ways, (1, *arguments.replicas))
-        for seed, model, way, count in every:
-            if (seed, model, way, count) not in known:
-                delays = delays_of(KINDS[way], count, arguments.delays, folder)
-                fields = job_fields(way, model, seed, delays, data[model])
-                row = {"seed": seed, "model": model, "way": way, "count": count} | trained(fields, folder)
-                rows.append(row)
-                report.progress(row)
+        data = {"mnist": None, "gpt": windows(Path(name)) if "gpt" in arguments.models else None}
+        measurement = Measurement(runs.Rows(arguments.json), data, arguments.max_runs)
+        try:
+            for model, count in itertools.product(arguments.models, (*reversed(arguments.replicas), 1)):
+                for way in arguments.ways:
+                    measurement.measure(model, way, count, arguments.seeds)
+        except Spent:
+            print("not complete: --max-runs", file=sys.stderr)
+    found = means(measurement.rows)
     cost = costs(arguments.cost) if arguments.cost else []
-    report.show(table_of(rows, arguments.replicas), {"rows": rows, "cost": cost})
+    if arguments.plot:
+        delays_plot.draw(found, arguments.plot)
+    figures = {"means": found, "rows": list(measurement.rows), "cost": cost}
+    report.show(table_of(found), {"figures": figures, "tables": recipes(found)})
 
 
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     """Refuse unknown names; leave the GPT out where torch is not installed."""
-    for given, known in ((arguments.models, MODELS), (arguments.ways, KINDS)):
-        if unknown := set(given) - set(known):
-            parser.error(f"{min(unknown)!r} is none of {', '.join(known)}")
+    if TUNING_SEED in arguments.seeds:
+        parser.error(f"--seeds: {TUNING_SEED} is the seed on which settings are chosen")
+    for given, known in ((arguments.models, MODELS), (arguments.ways, WAYS)):
+        if strange := set(given) - set(known):
+            parser.error(f"{min(strange)!r} is none of {', '.join(known)}")
     if "gpt" in arguments.models and importlib.util.find_spec("torch") is None:
         print("left out: gpt, for torch is not installed", file=sys.stderr)
         arguments.models.remove("gpt")
