@@ -35,7 +35,5 @@ def write_order(job: Job, replicas: int, parameters: int, samples: int, path: Pa
     # A slow machine needs 5 steps' time for one, and a round waits for it.
     seconds = 60 + 10 * STEP_S * each * pushes / replicas
     job = job.model_copy(update={"replicas": replicas, "shards": fleet.shards, "delays": None})
-    scenario = Scenario(
-        job, fleet, parameters, samples=samples, seconds=seconds, traced=ROOM * pushes, endless=True
-    )
+    scenario = Scenario(job, fleet, parameters, samples=samples, seconds=seconds, traced=ROOM * pushes, endless=True)
     delays_of(scenario, run(scenario)[1], pushes).write(path)

@@ -15,8 +15,8 @@ unchanged one too. The largest number of replicas comes first. A run that diverg
 --cost N also measures samples per processor second of `downpour` on MNIST at 1, 10, 100 and 1000 replicas, beside a
 plain loop (gather, gradient, rule), N times in turn; the figures are medians.
 
-A finished run is one line of the file of --json; the command started again continues after the last of them. --max-runs 0
-only prints the table of these.
+A finished run is one line of the file of --json; the command started again continues after the last of them.
+--max-runs 0 only prints the table of these.
 """
 
 from __future__ import annotations

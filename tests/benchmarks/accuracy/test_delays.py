@@ -69,7 +69,14 @@ def test_the_setting_of_least_loss_on_the_tuning_seed_is_measured_beside_the_unc
 
 
 def test_tables_have_means_of_the_seeds_without_that_of_the_tuning() -> None:
-    rows = [row(1, 0.1), row(1, 0.2, 2), row(10, 0.9, 0, "a"), row(10, None), row(10, 0.3, 1, "a"), row(10, 0.5, 2, "a")]
+    rows = [
+        row(1, 0.1),
+        row(1, 0.2, 2),
+        row(10, 0.9, 0, "a"),
+        row(10, None),
+        row(10, 0.3, 1, "a"),
+        row(10, 0.5, 2, "a"),
+    ]
     found = delays.means(rows)
     assert [one["best_loss"] for one in found] == pytest.approx([0.15, 0.4])
     recipe = delays.recipes(found)["mnist"]
