@@ -31,7 +31,7 @@ def write_order(job: Job, replicas: int, parameters: int, samples: int, path: Pa
     fleet_file.write_text(FLEET.replace("MACHINES", str(replicas)))
     fleet = load_fleet(fleet_file)
     pushes = max(2_000, 20 * replicas)
-    each = getattr(job.strategy, "period", None) or getattr(job.strategy, "n_push", 1)
+    each = int(getattr(job.strategy, "period", None) or getattr(job.strategy, "n_push", 1))
     # A slow machine needs 5 steps' time for one, and a round waits for it.
     seconds = 60 + 10 * STEP_S * each * pushes / replicas
     job = job.model_copy(update={"replicas": replicas, "shards": fleet.shards, "delays": None})

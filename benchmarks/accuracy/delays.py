@@ -59,7 +59,7 @@ from docs.generators.measurements import Scaled
 
 Row = dict[str, Any]
 HOST = Backend("numpy", np)
-MODELS = {
+MODELS: dict[str, Row] = {
     "mnist": {
         "model": {"layers": [{"dense": 256}, "relu", {"dense": 10}], "loss": "softmax_cross_entropy"},
         "data": {"source": "idx", "folder": "${DBELIEF_DATA}/mnist", "validation": 5000},
@@ -326,7 +326,7 @@ def main() -> None:
     if arguments.plot:
         delays_plot.draw(found, arguments.plot)
     figures = {"means": found, "rows": list(measurement.rows), "cost": cost}
-    report.show(table_of(found), {"figures": figures, "tables": recipes(found)})
+    report.show(table_of(found), figures | {"tables": recipes(found)})
 
 
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
