@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from dbelief.job import Job
+from dbelief.job import Elastic, Job
 from dbelief.simulate.description import Scenario
 from dbelief.simulate.fleet import load_fleet
 from dbelief.simulate.outcome import run
@@ -31,7 +32,8 @@ def write_order(job: Job, replicas: int, parameters: int, samples: int, path: Pa
     fleet_file.write_text(FLEET.replace("MACHINES", str(replicas)))
     fleet = load_fleet(fleet_file)
     pushes = max(2_000, 20 * replicas)
-    each = int(getattr(job.strategy, "period", None) or getattr(job.strategy, "n_push", 1))
+    strategy: Any = job.strategy
+    each = strategy.period if isinstance(strategy, Elastic) else strategy.n_push
     # A slow machine needs 5 steps' time for one, and a round waits for it.
     seconds = 60 + 10 * STEP_S * each * pushes / replicas
     job = job.model_copy(update={"replicas": replicas, "shards": fleet.shards, "delays": None})
