@@ -35,7 +35,7 @@ def draw(found: Sequence[Mapping[str, Any]], path: Path) -> None:
                     axis.plot(*zip(*points, strict=True), style, marker="o", color=colour, label=label)
         axis.set(xscale="log", yscale="log", xlabel="replicas", ylabel="test loss", title=model)
         if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=7)
+            axis.legend(fontsize=7, handlelength=4)
     panel.tight_layout()
     panel.savefig(path, dpi=120)
     pyplot.close(panel)
