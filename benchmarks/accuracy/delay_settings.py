@@ -14,7 +14,8 @@ RATES = {
     "mnist": {"adagrad": 0.01, "sgd": 0.1, "easgd": 0.05, "inner": 0.05},
     "gpt": {"adagrad": 0.01, "sgd": 0.2, "easgd": 0.2, "inner": 0.2},
 }
-WAYS = ("downpour", "easgd", "diloco")
+WAYS = {"downpour": "Downpour", "easgd": "async-easgd", "diloco": "DiLoCo"}
+"""By key, as tables and pictures name them."""
 
 
 def unchanged(way: str, model: str) -> Fields:

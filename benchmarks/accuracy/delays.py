@@ -239,7 +239,6 @@ COLUMNS = (
     ("accuracy, unchanged and best, %", "{accuracies!c:.1f}", "2"),
     ("best setting", "{setting}", ""),
 )
-NAMES = {"downpour": "Downpour", "easgd": "async-easgd", "diloco": "DiLoCo"}
 
 
 def means(rows: Sequence[Row]) -> list[Row]:
@@ -270,7 +269,7 @@ def means(rows: Sequence[Row]) -> list[Row]:
 
 def _place(key: tuple[str, str, int]) -> tuple[int, int, int]:
     model, way, count = key
-    return list(MODELS).index(model), WAYS.index(way), count
+    return list(MODELS).index(model), list(WAYS).index(way), count
 
 
 def _mean(rows: Sequence[Row], name: str) -> float | None:
@@ -286,14 +285,14 @@ def recipes(found: Sequence[Row]) -> Row:
         mine = [row for row in found if row["model"] == model]
         known = any(row["accuracies"] for row in mine)
         columns = [list(filter(None, column)) for column in COLUMNS if known or "accuracies" not in column[1]]
-        made[model] = {"rows": "means", "where": {"model": model}, "words": NAMES, "columns": columns}
+        made[model] = {"rows": "means", "where": {"model": model}, "words": WAYS, "columns": columns}
     return made
 
 
 def table_of(found: Sequence[Row]) -> Table:
     """The means for the terminal."""
     table = Table("model", *(head for head, _, _ in COLUMNS))
-    scaled = Scaled(NAMES)
+    scaled = Scaled(WAYS)
     for row in found:
         table.add_row(row["model"], *(scaled.cell(text, row) for _, text, _ in COLUMNS))
     return table

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.accuracy.delay_settings import WAYS
+
 COLOURS = {"downpour": "tab:blue", "easgd": "tab:orange", "diloco": "tab:green"}
-LABELS = {"downpour": "Downpour", "easgd": "async-easgd", "diloco": "DiLoCo"}
 
 
 def draw(found: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -31,7 +32,7 @@ def draw(found: Sequence[Mapping[str, Any]], path: Path) -> None:
             for key, style, word in (("unchanged_loss", "--", "unchanged"), ("best_loss", "-", "best setting")):
                 points = [(row["count"], row[key]) for row in mine if row[key] is not None]
                 if points:
-                    label = f"{LABELS[way]}, {word}"
+                    label = f"{WAYS[way]}, {word}"
                     axis.plot(*zip(*points, strict=True), style, marker="o", color=colour, label=label)
         axis.set(xscale="log", yscale="log", xlabel="replicas", ylabel="test loss", title=model)
         if axis.get_legend_handles_labels()[0]:

@@ -28,6 +28,7 @@ import heapq
 import itertools
 import statistics
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -63,8 +64,8 @@ REPORT_EVERY_S = 0.5  # of a worker
 BEAT_S = 5.0
 QUIET_S = 2.0
 """Seconds without a commit after which no past member is unsettled."""
-AT_ONCE = 64
-"""Members that join through a connection without a heartbeat of those before."""
+BEATS_S = 2.0
+"""Between heartbeats of those that have joined while others join."""
 
 
 def job(members: int, beat_s: float = BEAT_S) -> dict[str, Any]:
@@ -235,19 +236,27 @@ class Cluster:
     def start(self) -> float:
         """All members join, and one pushes the initial values; seconds that joining took."""
         layout = layout_to_wire(LAYOUT)
-        began_s, count = time.monotonic(), len(self.clients)
+        joined, ready = list[Member](), threading.Event()
 
-        def some(first: int) -> None:
-            mine = self.members[first::count]
-            for turn, member in enumerate(mine):
-                member.join(layout, first + turn * count + 1)
-                if turn % AT_ONCE == AT_ONCE - 1:  # thousands join for longer than a heartbeat's timeout
-                    for one in mine[: turn + 1]:
-                        one.beat()
+        def keep() -> None:  # thousands join for longer than a heartbeat's timeout
+            while not ready.wait(BEATS_S):
+                for member in list(joined):
+                    member.beat()
 
-        in_threads(count, some)
-        took_s = time.monotonic() - began_s
-        self.members[0].initialise()
+        def join(member: Member, number: int) -> None:
+            member.join(layout, number + 1)
+            joined.append(member)
+
+        with ThreadPoolExecutor(1) as thread:
+            beats = thread.submit(keep)
+            try:
+                began_s = time.monotonic()
+                self.each(join)
+                took_s = time.monotonic() - began_s
+                self.members[0].initialise()
+            finally:
+                ready.set()
+            beats.result()
         return took_s
 
     def pass_by(self, past: int) -> None:

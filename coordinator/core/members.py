@@ -14,13 +14,12 @@ from operator import attrgetter
 from typing import Any
 
 from dbelief.errors import ResourceExhausted
+from dbelief.job.document.section import MOST_MEMBERS
 
 from .tracked import TrackedDict
 
 _JOINS_AS = {"follower": "shard"}
 """Kinds that join as another."""
-MAX_MEMBERS = 16_384
-"""Maximum of replicas and clients of one job at a time."""
 KINDS = ("shard", "follower", "replica", "client")
 _NOT_STORED = frozenset({"last_beat_s", "moved_s", "on_change"})
 _JOINED = attrgetter("incarnation")
@@ -165,7 +164,7 @@ class Members:
                 f"all {len(self.shards)} shards of the job have joined; `dbelief scale ps` allows more"
             )
         if number is None:
-            raise ResourceExhausted(f"the job has {MAX_MEMBERS} replicas and clients, the maximum")
+            raise ResourceExhausted(f"the job has {MOST_MEMBERS} replicas and clients, the maximum")
         self.incarnations += 1
         member = Member(kind, number, self.incarnations, name, token, address, now_s)
         self._add(member, now_s)
@@ -221,7 +220,7 @@ class Members:
         # Replicas and clients both push, so they share one range of numbers.
         kinds = ("shard",) if kind == "shard" else ("replica", "client")
         taken = set[int]().union(*(self._living[one] for one in kinds))
-        numbers = sorted(self.shards) if kind == "shard" else range(MAX_MEMBERS)
+        numbers = sorted(self.shards) if kind == "shard" else range(MOST_MEMBERS)
         if requested_number is not None and requested_number not in taken and requested_number in numbers:
             return requested_number
         return next((number for number in numbers if number not in taken), None)

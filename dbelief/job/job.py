@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from .document.paths import anchor, resolve
 from .document.section import (
+    MOST_MEMBERS,
     Count,
     Members,
     Name,
@@ -143,7 +144,7 @@ class Job(Section):
         description="Copies of each segment: with 2 each shard has a follower, and no acknowledged push is lost when "
         "one of both fails; with 1 a shard that fails loses the pushes since the last snapshot set",
     )
-    replicas: Annotated[Whole, Field(ge=0, le=16_384)] = Field(default=1, description="Model replicas, a number")
+    replicas: Annotated[Whole, Field(ge=0, le=MOST_MEMBERS)] = Field(default=1, description="Model replicas, a number")
     scale: Scaling = Field(
         default=None,
         description="auto, or bounds: the number of workers follows the measured throughput; null: it stays",

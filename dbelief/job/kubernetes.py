@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from .document.section import Count, Natural, Positive, Section, Whole, Words, refusal
+from .document.section import Count, Members, Natural, Positive, Section, Whole, Words, refusal
 
 ObjectName = Annotated[
     str,
@@ -34,8 +34,8 @@ class ScaledWorkers(Section):
     by: Literal["hpa", "keda"] = Field(
         default="hpa", description="Whose object is made: Kubernetes' HorizontalPodAutoscaler, or KEDA's ScaledObject"
     )
-    least: Annotated[Whole, Field(ge=1, le=1024)] = Field(default=1, description="Smallest number of workers")
-    most: Annotated[Whole, Field(ge=1, le=1024)] = Field(default=16, description="Largest number of workers")
+    least: Members = Field(default=1, description="Smallest number of workers")
+    most: Members = Field(default=16, description="Largest number of workers")
     leases: Count = Field(default=4, description="Leases for which one worker is kept")
     prometheus: str = Field(default="http://prometheus:9090", description="Address of Prometheus, which keda asks")
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from .document.section import Members, Section, Words, refusal
+from .document.section import MOST_MEMBERS, Members, Section, Words, refusal
 
 
 class AutoScale(Section):
@@ -28,7 +28,7 @@ class AutoScale(Section):
 
     def most(self, replicas: int) -> int:
         """Most workers of a job with so many replicas."""
-        return min(1024, 2 * replicas) if self.max is None else self.max
+        return min(MOST_MEMBERS, 2 * replicas) if self.max is None else self.max
 
     def misfit(self, replicas: int, batch: bool, pinned: bool, elsewhere: bool) -> tuple[str, str] | None:
         """Field of a job that does not fit these bounds, and the reason; None where all do.

@@ -184,7 +184,7 @@ def _use(scenario: Scenario, totals: list[float], seconds: float, world: World) 
     fleet, costs = scenario.fleet, scenario.costs
     leases_per_s = totals[LEASES] / seconds
     use = {
-        "coordinator": costs.coordinator_share(scenario.job, fleet.workers, leases_per_s),
+        "coordinator": costs.coordinator_share(scenario.job, fleet.workers, leases_per_s) / fleet.leader.speed,
         "shards": totals[SHARD_S] / seconds,
         "links of shards": max(totals[LINK_IN_S], totals[LINK_OUT_S]) / seconds,
         "links of workers": totals[OWN_LINK_S] / seconds / fleet.workers,

@@ -99,7 +99,9 @@ PATTERN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 Whole = Annotated[int, BeforeValidator(_whole)]
 Count = Annotated[Whole, Field(ge=1, le=LARGEST)]
 Natural = Annotated[Whole, Field(ge=0, le=LARGEST)]
-Members = Annotated[Whole, Field(ge=1, le=1024)]
+MOST_MEMBERS = 16_384
+"""Replicas and clients of a job at a time, at most."""
+Members = Annotated[Whole, Field(ge=1, le=MOST_MEMBERS)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]

@@ -32,7 +32,8 @@ def check_delays(job: Job, trace: DelayTrace, file: str) -> None:
         )
     if trace.replicas > MOST_REPLICAS:
         raise JobError(
-            f"job {job.name}: delays: {file} has {trace.replicas:,} replicas, and a job at most {MOST_REPLICAS:,}"
+            f"job {job.name}: delays: {file} has {trace.replicas:,} replicas, and at most {MOST_REPLICAS:,} are "
+            "replayed"
         )
 
 

@@ -150,7 +150,7 @@ def test_incarnations_and_live_numbers_are_unique(
 
 
 def test_a_job_has_only_so_many_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.core.members.MAX_MEMBERS", 3)
+    monkeypatch.setattr("coordinator.core.members.MOST_MEMBERS", 3)
     them = members()
     first = [join(them, kind, token) for token, kind in enumerate(("replica", "client", "replica"))]
     with pytest.raises(ResourceExhausted, match="the job has 3 replicas and clients, the maximum"):

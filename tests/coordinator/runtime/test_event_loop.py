@@ -107,7 +107,7 @@ def test_failed_step_is_committed_before_its_effects(
         commit(*args)
 
     monkeypatch.setattr(runner.leadership, "commit", commits)
-    monkeypatch.setattr(members, "MAX_MEMBERS", 0)
+    monkeypatch.setattr(members, "MOST_MEMBERS", 0)
     with pytest.raises(ResourceExhausted), runner.step() as (machine, now_s):
         machine.join("replica", 999_999, member.name, "", now_s, LAYOUT, restarted=True)
     assert waiting == [0]

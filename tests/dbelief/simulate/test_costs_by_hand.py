@@ -1,33 +1,14 @@
-"""Processors that processes share, followers, and the coordinator's calls: times by hand."""
+"""Costs of calls, of followers and of the coordinator: times by hand."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
 from dbelief.errors import UserError
 from dbelief.simulate.costs import Costs
-from dbelief.simulate.fleet import Fleet, MachineGroup
 from dbelief.simulate.outcome import run
 
 from .fleets import FREE, fleet, job, scenario
-
-
-def machine(workers: int, **fields: Any) -> Fleet:
-    """One machine with all processes, of two processors."""
-    processes = {"workers": workers, "shards": 1, "coordinator": True}
-    whole: dict[str, Any] = {**processes, "processors": 2, "step": 1.0, "spread": 0.0}
-    return Fleet(groups=(MachineGroup(name="machine", **{**whole, **fields}),))
-
-
-def test_two_threads_of_a_core_are_slower_together() -> None:
-    alone, _ = run(scenario(on=machine(2)))
-    together, _ = run(scenario(on=machine(2, together=0.5)))
-    one, _ = run(scenario(on=machine(1, together=0.5, processors=1)))
-    assert alone.samples_per_s == pytest.approx(20.0, rel=0.01)
-    assert one.samples_per_s == pytest.approx(10.0, rel=0.01)
-    assert together.samples_per_s == pytest.approx(10.0, rel=0.01)
 
 
 @pytest.mark.parametrize("speed", [0.5, 1.0, 4.0])

@@ -293,7 +293,7 @@ def test_jobs_without_delays_are_refused_by_field(fields: dict[str, Any], words:
 
 
 def test_more_replicas_than_a_job_may_have_are_refused() -> None:
-    with pytest.raises(JobError, match="has 1,025 replicas, and a job at most 1,024"):
+    with pytest.raises(JobError, match="has 1,025 replicas, and at most 1,024 are replayed"):
         replay_of(job_of(SGD), drawn(DOWNPOUR, 1025, 1))
 
 

@@ -303,7 +303,7 @@ WRONG = [
     ),
     ("strategy: {name: sandblaster}\nwire: {push: fp16}", "wire: must be left out with sandblaster: of a difference"),
     ("grid: [2, 1]\nrecord: true", "record: must be false with a model over 2 ranks: it is not replayed"),
-    ("grid: [0]", "grid.0: must be a whole number from 1 to 1,024, not 0"),
+    ("grid: [0]", "grid.0: must be a whole number from 1 to 16,384, not 0"),
     ("grid: []", "grid: must be a list with at least one item"),
     ("grid: 1", "grid: must be a list, each a whole number*not 1"),
     ("shards: 257", "shards: must be a whole number from 1 to 256, not 257"),
