@@ -37,15 +37,15 @@ from typing import Any
 
 from benchmarks.harness import hosts, options, report
 from benchmarks.harness.runs import wait_for
-from benchmarks.simulate import measured
-from benchmarks.simulate.coordinator_load import coordinator_load
-from benchmarks.simulate.deployed_job import START_S, DeployedJob, deployed_job
-from benchmarks.simulate.failovers import KilledProcess, phases_of, recovered_s, served_s
-from benchmarks.simulate.fleet import Processors, fleet_of
-from benchmarks.simulate.own_step import OwnStep, own_step
 from benchmarks.simulate.plan import COORDINATOR, SANDBLASTER, Configuration, make_plan
-from benchmarks.simulate.processor_speed import processor_speed, together
-from benchmarks.simulate.step_spread import step_spread
+from benchmarks.simulate.real_runs import measured
+from benchmarks.simulate.real_runs.coordinator_load import coordinator_load
+from benchmarks.simulate.real_runs.deployed_job import START_S, DeployedJob, deployed_job
+from benchmarks.simulate.real_runs.failovers import KilledProcess, phases_of, recovered_s, served_s
+from benchmarks.simulate.real_runs.fleet import Processors, fleet_of
+from benchmarks.simulate.real_runs.own_step import OwnStep, own_step
+from benchmarks.simulate.real_runs.processor_speed import processor_speed, together
+from benchmarks.simulate.real_runs.step_spread import step_spread
 from dbelief.job import build_job
 from dbelief.job.document.yaml_document import to_yaml
 

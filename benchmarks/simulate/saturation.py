@@ -21,7 +21,7 @@ from rich.table import Table
 from benchmarks.coordinator import members
 from benchmarks.coordinator.members import Cluster, opened, paced
 from benchmarks.harness import options, report, runs
-from benchmarks.simulate.coordinator_load import report_ms
+from benchmarks.simulate.real_runs.coordinator_load import report_ms
 from dbelief.job import Job, build_job
 from dbelief.job.lease_size import LEASES_PER_S
 from dbelief.simulate.costs import Costs

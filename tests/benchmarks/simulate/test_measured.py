@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks.simulate import failovers, fleet, measured, runs
-from benchmarks.simulate.deployed_job import Places
-from benchmarks.simulate.failovers import KilledProcess
-from benchmarks.simulate.fleet import Processors
-from benchmarks.simulate.own_step import OwnStep
+from benchmarks.simulate import runs
 from benchmarks.simulate.plan import COORDINATOR, Configuration, PlannedKill, SlowNet, make_plan
-from benchmarks.simulate.step_spread import middle_spread
+from benchmarks.simulate.real_runs import failovers, fleet, measured
+from benchmarks.simulate.real_runs.deployed_job import Places
+from benchmarks.simulate.real_runs.failovers import KilledProcess
+from benchmarks.simulate.real_runs.fleet import Processors
+from benchmarks.simulate.real_runs.own_step import OwnStep
+from benchmarks.simulate.real_runs.step_spread import middle_spread
 from dbelief.job import build_job
 
 ALONE, PROCESSORS = OwnStep(0.01, 0.1), Processors(0.9, 0.8)

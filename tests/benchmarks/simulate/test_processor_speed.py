@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from benchmarks.simulate import processor_speed
+from benchmarks.simulate.real_runs import processor_speed
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +29,6 @@ def test_a_speed_is_a_multiple_of_the_usual_one(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.long
 def test_processors_together_are_at_most_as_fast_as_one_alone() -> None:
     """In a process of its own, which ends with what multiprocessing keeps in the background."""
-    program = "from benchmarks.simulate.processor_speed import together; print(together())"
+    program = "from benchmarks.simulate.real_runs.processor_speed import together; print(together())"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert 0 < float(found.stdout) <= 1

@@ -6,8 +6,8 @@ from typing import Any
 
 from benchmarks.coordinator.members import PUSHES, Cluster, Member, closed_loop, measured, opened
 from benchmarks.harness import runs
-from benchmarks.simulate.measured import processors, processors_used
 from benchmarks.simulate.plan import Configuration
+from benchmarks.simulate.real_runs.measured import processors, processors_used
 
 REPORTS_SHARE = 0.25
 """Of the seconds, for reports alone."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.simulate import measured
-from benchmarks.simulate.deployed_job import START_S, deployed_job
 from benchmarks.simulate.plan import SANDBLASTER, Configuration
+from benchmarks.simulate.real_runs import measured
+from benchmarks.simulate.real_runs.deployed_job import START_S, deployed_job
 from dbelief.job import build_job
 
 RARELY = 64

@@ -11,9 +11,9 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.simulate.deployed_job import Places
-from benchmarks.simulate.own_step import OwnStep
 from benchmarks.simulate.plan import COORDINATOR, Configuration
+from benchmarks.simulate.real_runs.deployed_job import Places
+from benchmarks.simulate.real_runs.own_step import OwnStep
 
 HOST = "here"
 PAUSE_S = 1e-3

@@ -15,8 +15,8 @@ from typing import Any
 from benchmarks.faults.deployment import registry_command
 from benchmarks.faults.shard_parts import leaders
 from benchmarks.harness import hosts, runs
-from benchmarks.simulate.looks import Onlooker
 from benchmarks.simulate.plan import Configuration
+from benchmarks.simulate.real_runs.looks import Onlooker
 from benchmarks.workers.slow_links import Hosts
 from dbelief.errors import DataError
 from dbelief.job.document.yaml_document import to_yaml
