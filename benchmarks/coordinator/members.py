@@ -234,26 +234,28 @@ class Cluster:
         self._registry = registry
 
     def start(self) -> float:
-        """All members join, and one pushes the initial values; seconds that joining took."""
+        """The first member joins and pushes the initial values, then the others join; seconds of these joins."""
         layout = layout_to_wire(LAYOUT)
-        joined, ready = list[Member](), threading.Event()
+        # Of all that send heartbeats the coordinator takes the first one for the initial values.
+        self.members[0].join(layout, 1)
+        self.members[0].initialise()
+        joined, ready = [self.members[0]], threading.Event()
 
         def keep() -> None:  # thousands join for longer than a heartbeat's timeout
             while not ready.wait(BEATS_S):
-                for member in list(joined):
+                for member in joined[:]:
                     member.beat()
 
         def join(member: Member, number: int) -> None:
-            member.join(layout, number + 1)
-            joined.append(member)
+            if number:
+                member.join(layout, number + 1)
+                joined.append(member)
 
         with ThreadPoolExecutor(1) as thread:
-            beats = thread.submit(keep)
+            beats, began_s = thread.submit(keep), time.monotonic()
             try:
-                began_s = time.monotonic()
                 self.each(join)
                 took_s = time.monotonic() - began_s
-                self.members[0].initialise()
             finally:
                 ready.set()
             beats.result()
