@@ -1,6 +1,6 @@
 """The cost of a simulation by its number of workers, as processes of `dbelief simulate`.
 
-    python -m benchmarks.simulate.size [--workers 1000,10000,100000] [--for 1h] [--rounds 3]
+    python -m benchmarks.simulate.size [--workers 1000,10000,50000] [--for 1h] [--rounds 3]
 
 The fleet: workers of one mini-batch a second that differ by 20 %, 1 % of them ten times slower, with links of 20 Mbit/s
 and a mean life of two hours, and a server with four shards. Their job is Downpour with a push in 16 mini-batches. The
@@ -29,6 +29,8 @@ from benchmarks.harness.timing import interleaved
 from dbelief.job.document.yaml_document import to_yaml
 
 JOB = EXAMPLES / "digits.yaml"
+FIELDS = {"strategy.n_push": 16, "strategy.n_fetch": 16, "deadlines.beat_s": 60, "limits.epochs": 10**6}
+"""The job does not end before the simulated time."""
 
 
 def fleet_of(workers: int) -> dict[str, Any]:
@@ -41,7 +43,7 @@ def fleet_of(workers: int) -> dict[str, Any]:
 def simulated(fleet: Path, until: str) -> dict[str, Any]:
     """One process: its seconds, its memory in bytes, and what it printed."""
     words = ["simulate", str(JOB), "--machines", str(fleet), "--for", until, "--json"]
-    words += ["--set", "strategy.n_push=16", "--set", "strategy.n_fetch=16", "--set", "deadlines.beat_s=60"]
+    words += options.settings(FIELDS)
     began_s = time.monotonic()
     process = subprocess.Popen([*runs.COMMAND, *words], stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -71,7 +73,7 @@ def row_of(workers: int, found: list[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     """Measure all sizes."""
     parser = options.new_parser(__doc__)
-    parser.add_argument("--workers", type=options.numbers, default="1000,10000,100000")
+    parser.add_argument("--workers", type=options.numbers, default="1000,10000,50000")
     parser.add_argument("--for", dest="until", default="1h", help="simulated time")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()

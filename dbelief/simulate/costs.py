@@ -1,4 +1,4 @@
-"""What calls, bytes and failovers cost: measured on our results pages, or fitted to runs by `calibrate`."""
+"""What calls, bytes and failovers cost: from the results pages, and the runs of `benchmarks/simulate`."""
 
 from __future__ import annotations
 
@@ -58,21 +58,21 @@ class Costs:
         Of a snapshot set, in which a shard serves nothing.
     """
 
-    lease_s: float = 1.0e-3
-    report_s: float = 0.6e-3
-    beat_s: float = 0.45e-3
+    lease_s: float = 1.15e-3
+    report_s: float = 0.66e-3
+    beat_s: float = 0.4e-3
     join_s: float = 2.0e-3
     idle: float = 0.01
-    coordinator_wake_s: float = 0.3e-3
-    push_call_s: float = 0.9e-3
+    coordinator_wake_s: float = 1.2e-3
+    push_call_s: float = 0.64e-3
     push_number_s: float = 3.0e-9
-    fetch_call_s: float = 0.4e-3
-    fetch_number_s: float = 1.5e-9
+    fetch_call_s: float = 0.35e-3
+    fetch_number_s: float = 1.3e-9
     client_call_s: float = 0.6e-3
     client_number_s: float = 2.0e-9
-    wake_s: float = 0.1e-3
-    rounds: float = 2.0
-    message_s: float = 0.1e-3
+    wake_s: float = 0.56e-3
+    rounds: float = 1.4
+    message_s: float = 0.07e-3
     message_byte_s: float = 0.5e-9
     shared: float = 0.5
     trips: float = 1.5
